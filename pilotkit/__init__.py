@@ -1,0 +1,3 @@
+"""pilotkit: evidence before you reserve GPUs."""
+
+__version__ = "0.1.0"

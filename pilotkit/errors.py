@@ -1,0 +1,75 @@
+"""The errors a user can meet, each with the exit code that the front door returns for it.
+
+Every room raises these; only `pilotkit.cli` turns them into text and an exit code.
+A mistake of ours is an ordinary exception or an `assert`, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the user's configuration.
+
+    `key` is the dotted name, `value` what the user gave, `allowed` what would have been accepted,
+    `fix` how to mend it. `factors` are the other dotted names that the finding rests on.
+    """
+
+    key: str
+    value: object
+    allowed: str
+    fix: str
+    factors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}\n    allowed: {self.allowed}\n    to mend: {self.fix}"
+
+
+class PilotkitError(Exception):
+    """Base of every error that is explained to the user without a traceback."""
+
+    exit_code = EXIT_FAILED
+
+
+class ConfigError(PilotkitError):
+    """The configuration cannot be run; carries all the problems found, not only the first."""
+
+    exit_code = EXIT_CONFIG
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems, "a ConfigError needs at least one problem"
+        self.problems = tuple(problems)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        head = "1 problem" if count == 1 else f"{count} problems"
+        lines = [f"{head} in the configuration; nothing was started."]
+        lines += [f"{number}. {problem}" for number, problem in enumerate(self.problems, 1)]
+        return "\n".join(lines)
+
+
+class StageFailed(PilotkitError):
+    """A stage ended without doing what it was asked; the record says why."""
+
+
+class StageRefused(PilotkitError):
+    """A stage cannot be done here (for example no such accelerator); says what would work instead."""
+
+
+class RecordError(PilotkitError):
+    """A record on disk cannot be read: damaged, or written by a newer pilotkit."""
+
+
+class OutputError(PilotkitError):
+    """The output folder cannot take what a run has to write (read-only, full, not a folder)."""
+
+    exit_code = EXIT_FAILED

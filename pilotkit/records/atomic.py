@@ -1,0 +1,39 @@
+"""Write a file so that a reader sees the old content or the new one, never a part.
+
+Used for everything in a run directory that somebody else may read while it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write aside, flush to disk, rename over `path`.
+
+    The temporary name carries the process id, so that two ranks that write the same file do not meet;
+    the folder is flushed too, since a rename lives in it. Raises OSError, and leaves the old file as it was.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(aside, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_text` of indented JSON. NaN and infinities are refused: other readers of JSON do not know them."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

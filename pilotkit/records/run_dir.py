@@ -1,0 +1,174 @@
+"""The run directory: the only place that knows what the files of a run are called.
+
+    <output_dir>/<name>/<stage>/<run_id>/
+        run.yaml            the configuration, read by every worker
+        overrides.txt       what the user typed, one a line
+        driver.log          what the driver did
+        record.json         what was found
+        report.html         the page (stages `all` and `report`)
+        lock.yaml           what was pinned (stage `lock`)
+        checkpoints/        what `prove`, `pilot` and `restore` saved
+        phases/<phase>/     one folder for each worker start:
+            log.txt         everything its processes printed
+            progress.jsonl  one line a finished step
+            result.json     written by rank 0 when the phase is done
+            error-<rank>.json   written by a rank that failed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotkit.errors import OutputError, RecordError
+from pilotkit.records import atomic
+from pilotkit.records.record import Record
+
+RECORD_FILE = "record.json"
+
+# Held while a run goes on and given back before its last record is written: a disk that the run
+# itself filled still has room to say so.
+RESERVE_BYTES = 64 * 1024
+
+
+def new_run_id() -> str:
+    """Sorts by time, and is unique without asking anybody: `20260131-235959-1a2b3c`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True)
+class PhaseDir:
+    """The folder of one worker start."""
+
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def error(self, rank: int) -> Path:
+        return self.path / f"error-{rank}.json"
+
+    def errors(self) -> list[dict[str, Any]]:
+        """What the ranks wrote about their own deaths; a file that is cut short is passed over."""
+        found = []
+        for path in sorted(self.path.glob("error-*.json")):
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def read_result(self) -> dict[str, Any] | None:
+        """What rank 0 left, or None when the phase did not get that far."""
+        try:
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return result
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The folder of one run. Opening one does not touch the disk; `create` makes a new one."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, output_dir: Path, *, name: str, stage: str) -> RunDir:
+        """Make a folder that nobody else has, however many start in the same second.
+
+        Raises OutputError when the output folder cannot be written.
+        """
+        parent = output_dir / name / stage
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                path = parent / new_run_id()
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:
+                    continue
+            run_dir = cls(path)
+            run_dir._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        except OSError as error:
+            raise OutputError(
+                f"output_dir={output_dir} cannot be written: {error.strerror or error} ({error.filename or parent}); "
+                "give another folder with output_dir=... "
+            ) from error
+        return run_dir
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "run.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        return self.path / "overrides.txt"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "driver.log"
+
+    @property
+    def record(self) -> Path:
+        return self.path / RECORD_FILE
+
+    @property
+    def page(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserve"
+
+    def phase(self, name: str) -> PhaseDir:
+        return PhaseDir(self.path / "phases" / name)
+
+    def write_record(self, record: Record) -> None:
+        """Publish the record, whole or not at all. Raises OutputError when the disk refuses even that."""
+        if record.status != "running":
+            self._reserve.unlink(missing_ok=True)
+        try:
+            atomic.write_json(self.record, record.to_dict())
+        except OSError as error:
+            raise OutputError(f"{self.record} cannot be written: {error.strerror or error}") from error
+
+    def read_record(self) -> Record:
+        """Raises RecordError when there is none, when it is damaged, or of another version."""
+        try:
+            text = self.record.read_text(encoding="utf-8")
+            plain = json.loads(text)
+        except FileNotFoundError as error:
+            raise RecordError(f"{self.path}: no {RECORD_FILE} here") from error
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{self.record}: cannot be read ({error})") from error
+        if not isinstance(plain, dict):
+            raise RecordError(f"{self.record}: not a record (its content is a {type(plain).__name__})")
+        return Record.from_dict(plain, folder=os.fspath(self.path))
