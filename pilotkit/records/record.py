@@ -102,18 +102,45 @@ class Record:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], *, folder: str = "") -> Record:
-        """Read plain data back. Raises RecordError on another schema version or a field that is missing."""
+        """Read plain data back.
+
+        Raises RecordError on another schema version, and on a field that is missing or of a wrong kind.
+        """
         version = plain.get("schema_version")
         if version != SCHEMA_VERSION:
             raise RecordError(
-                f"{folder or 'record'}: schema version {version!r} is not known to this pilotkit (it reads {SCHEMA_VERSION}); "
-                "read it with the version that wrote it, or run the stage again"
+                f"{folder or 'record'}: schema version {version!r} is not known to this pilotkit "
+                f"(it reads {SCHEMA_VERSION}); read it with the version that wrote it, or run the stage again"
             )
         known = {item.name for item in dataclasses.fields(cls)}
         values = {name: value for name, value in plain.items() if name in known}
         try:
             values["phases"] = [PhaseRun(**phase) for phase in values.get("phases", [])]
             values["problem"] = Failure(**values["problem"]) if values.get("problem") else None
-            return cls(**{**values, "folder": folder})
+            record = cls(**{**values, "folder": folder})
+            _check_kinds(record)
+            return record
         except TypeError as error:
             raise RecordError(f"{folder or 'record'}: not a record of this version ({error})") from error
+
+
+_KINDS: dict[type | tuple[type, ...], tuple[str, ...]] = {
+    str: ("run_id", "stage", "status", "started_at", "config_digest"),
+    (int, float): ("wall_seconds",),
+    dict: ("config", "provenance", "metrics", "origins", "details", "artifacts"),
+    list: ("overrides",),
+}
+
+
+def _check_kinds(record: Record) -> None:
+    """Raise TypeError when a value would trip its readers: they sort by start, add up metrics and look up statuses."""
+    for kind, names in _KINDS.items():
+        for name in names:
+            value = getattr(record, name)
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} is a {type(value).__name__}")
+    if record.status not in STATUSES:
+        raise TypeError(f"status {record.status!r} is none of {', '.join(STATUSES)}")
+    for name, value in record.metrics.items():
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"metric {name} is a {type(value).__name__}")

@@ -1,18 +1,18 @@
 """The run directory: the only place that knows what the files of a run are called.
 
-    <output_dir>/<name>/<stage>/<run_id>/
-        run.yaml            the configuration, read by every worker
-        overrides.txt       what the user typed, one a line
-        driver.log          what the driver did
-        record.json         what was found
-        report.html         the page (stages `all` and `report`)
-        lock.yaml           what was pinned (stage `lock`)
-        checkpoints/        what `prove`, `pilot` and `restore` saved
-        phases/<phase>/     one folder for each worker start:
-            log.txt         everything its processes printed
-            progress.jsonl  one line a finished step
-            result.json     written by rank 0 when the phase is done
-            error-<rank>.json   written by a rank that failed
+<output_dir>/<name>/<stage>/<run_id>/
+    run.yaml            the configuration, read by every worker
+    overrides.txt       what the user typed, one a line
+    driver.log          what the driver did
+    record.json         what was found
+    report.html         the page (stages `all` and `report`)
+    lock.yaml           what was pinned (stage `lock`)
+    checkpoints/        what `prove`, `pilot` and `restore` saved
+    phases/<phase>/     one folder for each worker start:
+        log.txt         everything its processes printed
+        progress.jsonl  one line a finished step
+        result.json     written by rank 0 when the phase is done
+        error-<rank>.json   written by a rank that failed
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What a user can configure: the schema, its composition with Hydra, every check of it. Torch-free, for both sides."""

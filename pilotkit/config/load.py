@@ -1,0 +1,135 @@
+"""From a composed configuration, or a run's `run.yaml`, to a typed and checked `PilotConfig`, for driver and worker.
+
+Interpolations are resolved here once, so that what is recorded is literal and means the same in every process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+
+from pilotkit.config.schema import PilotConfig
+from pilotkit.config.validate import check_meaning, check_ranges
+from pilotkit.errors import ConfigError, Problem
+
+PATH_KEYS = ("output_dir", "data.path", "restore.path")
+# Options that may name a folder or something on a hub: only a value written as a path is one.
+MAYBE_PATH_KEYS = ("model.name", "data.name")
+
+
+def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
+    """Resolve, type and check; relative paths are taken from where pilotkit was started.
+
+    Raises ConfigError with every problem found.
+    """
+    problems = [*_missing(composed), *_unresolved(composed)]
+    if problems:
+        raise ConfigError(problems)
+    plain = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(plain, dict)
+    _make_absolute(plain, launch_dir)
+    return _typed(plain)
+
+
+def load_file(path: Path) -> PilotConfig:
+    """Read a run's own `run.yaml`. Everything in it is literal already."""
+    plain = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(plain, dict), f"{path} is not a configuration"
+    return _typed({str(key): value for key, value in plain.items()})
+
+
+def dump(config: PilotConfig) -> str:
+    """The YAML that `load_file` reads back to an equal configuration."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _typed(plain: dict[Any, Any]) -> PilotConfig:
+    problems = []
+    typed = OmegaConf.structured(PilotConfig)
+    for key, value in plain.items():
+        try:
+            typed = OmegaConf.merge(typed, {key: value})
+        except OmegaConfBaseException as error:
+            problems.append(problem_of(error, key=str(key), value=value))
+    if problems:
+        raise ConfigError(problems)
+    config = OmegaConf.to_object(typed)
+    assert isinstance(config, PilotConfig)
+    # The meaning is looked at even when a range is wrong, as far as it goes: everything is told at once.
+    problems = check_ranges(config)
+    wrong = {problem.key for problem in problems}
+    problems += [problem for problem in check_meaning(config) if wrong.isdisjoint((problem.key, *problem.factors))]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def problem_of(error: OmegaConfBaseException, *, key: str, value: object) -> Problem:
+    """A typing error of OmegaConf in our words."""
+    full_key = str(getattr(error, "full_key", None) or key)
+    text = str(error).splitlines()[0]
+    if "could not be converted to Integer" in text:
+        whole = isinstance(value, float) and value.is_integer()
+        fix = f"write {full_key}={int(value)}" if isinstance(value, float) and whole else f"for example {full_key}=1"
+        return Problem(full_key, value, "a whole number, written out in digits", fix)
+    if "could not be converted to Float" in text:
+        return Problem(full_key, value, "a number", f"for example {full_key}=0.5")
+    if "is not a valid bool" in text:
+        return Problem(full_key, value, "true or false", f"for example {full_key}=true")
+    return Problem(full_key, value, f"what the schema says: {text}", f"see `pilotkit --cfg job` for {full_key}")
+
+
+def _missing(composed: DictConfig) -> list[Problem]:
+    return [
+        Problem(key, "???", "a value: this option has no default", f"add {key}=... to the command")
+        for key in sorted(OmegaConf.missing_keys(composed))
+    ]
+
+
+def _unresolved(composed: DictConfig) -> list[Problem]:
+    problems = []
+    for key, container, name in _leaves(composed):
+        try:
+            _ = container[name]
+        except (MissingMandatoryValue, InterpolationToMissingValueError):
+            continue  # the missing value itself is reported by `_missing`
+        except OmegaConfBaseException as error:
+            raw: Any = OmegaConf.to_container(container, resolve=False)
+            reason = str(error).splitlines()[0]
+            problems.append(Problem(key, raw[name], f"something that resolves ({reason})", f"give {key} a value"))
+    return problems
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every value that is not itself a container, as (dotted name, its container, its name there)."""
+    for name in list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node))):
+        child = node._get_node(name)
+        is_container = isinstance(child, (DictConfig, ListConfig))
+        if not is_container or child._is_interpolation():
+            yield prefix + str(name), node, name
+        elif not child._is_none() and not child._is_missing():
+            yield from _leaves(child, prefix + str(name) + ".")
+
+
+def _make_absolute(plain: dict[Any, Any], launch_dir: Path) -> None:
+    for key in (*PATH_KEYS, *MAYBE_PATH_KEYS):
+        section: Any = plain
+        *parents, name = key.split(".")
+        for parent in parents:
+            section = section[parent]
+        value = section.get(name)
+        looks_like_path = isinstance(value, str) and value.startswith((".", "~", "/"))
+        if value is None or (key in MAYBE_PATH_KEYS and not looks_like_path):
+            continue
+        absolute = os.path.normpath(launch_dir / os.path.expanduser(value))
+        section[name] = absolute
+        # The factories were told through an interpolation, which is literal text by now.
+        kwargs = section.get("kwargs") or {}
+        for argument in ("name", "path"):
+            if kwargs.get(argument) == value:
+                kwargs[argument] = absolute

@@ -1,0 +1,167 @@
+"""Checks of a typed configuration: ranges and closed choices from the schema, then what several fields say together.
+
+Called by `pilotkit.config.load`; `check_value` also by `pilotkit.config.overrides`. Returns problems, raises none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from pilotkit.config.batch import check_batch
+from pilotkit.config.schema import PilotConfig
+from pilotkit.errors import Problem
+
+PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_ranges(section: Any, *, prefix: str = "") -> list[Problem]:
+    """Walk the dataclasses and compare every value with its `option()` metadata."""
+    problems: list[Problem] = []
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        key = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            problems += check_ranges(value, prefix=f"{key}.")
+        else:
+            problem = check_value(key, value, field.metadata)
+            problems += [problem] if problem else []
+    return problems
+
+
+def check_value(key: str, value: Any, metadata: Any) -> Problem | None:
+    """Compare one value with the metadata that `option()` left on its field."""
+    if value is None or not metadata:
+        return None
+    choices = metadata.get("choices")
+    if choices:
+        if value in choices:
+            return None
+        return Problem(key, value, "one of " + ", ".join(choices), f"for example {key}={choices[0]}")
+    bounds = {"ge": ">=", "gt": ">", "le": "<="}
+    given = {name: metadata[name] for name in bounds if metadata.get(name) is not None}
+    sound = {
+        "ge": lambda bound: value >= bound,
+        "gt": lambda bound: value > bound,
+        "le": lambda bound: value <= bound,
+    }
+    if all(sound[name](bound) for name, bound in given.items()):
+        return None
+    allowed = " and ".join(f"{bounds[name]} {bound}" for name, bound in given.items())
+    return Problem(key, value, f"a number {allowed}", f"give {key} a value in that range")
+
+
+def check_meaning(config: PilotConfig) -> list[Problem]:
+    """Everything that is wrong although each field alone is right."""
+    return [
+        *_check_name(config),
+        *_check_precision(config),
+        *_check_lengths(config),
+        *_check_optimizer(config),
+        *_check_pilot(config),
+        *_check_plan(config),
+        *_check_loader(config),
+        *check_batch(config),
+    ]
+
+
+def _check_name(config: PilotConfig) -> list[Problem]:
+    if NAME_PATTERN.fullmatch(config.name):
+        return []
+    allowed = "letters, digits, dot, dash and underscore, starting with a letter or digit: it becomes a folder"
+    return [Problem("name", repr(config.name), allowed, "for example name=my-study")]
+
+
+def _check_precision(config: PilotConfig) -> list[Problem]:
+    precision, hardware = config.precision, config.hardware
+    if precision.name == "fp8":
+        return [
+            Problem(
+                "precision",
+                "fp8",
+                "fp32, tf32, bf16, bf16_mixed, fp16_mixed; fp8 is not built in this version",
+                "choose precision=bf16_mixed",
+                ("precision.name",),
+            )
+        ]
+    if precision.name in hardware.precisions:
+        return []
+    return [
+        Problem(
+            "precision",
+            precision.name,
+            f"{', '.join(hardware.precisions) or 'nothing'} on hardware={hardware.name}",
+            f"choose another precision, or add it to hardware.precisions if this {hardware.name} can run it",
+            ("precision.name", "hardware.precisions", "hardware.name"),
+        )
+    ]
+
+
+def _check_lengths(config: PilotConfig) -> list[Problem]:
+    limit = config.model.kwargs.get("max_seq_len")
+    if not isinstance(limit, int) or config.train.seq_len <= limit:
+        return []
+    return [
+        Problem(
+            "train.seq_len",
+            config.train.seq_len,
+            f"at most model.kwargs.max_seq_len = {limit}",
+            f"shorten train.seq_len, or set model.kwargs.max_seq_len={config.train.seq_len}",
+            ("model.kwargs.max_seq_len", "model"),
+        )
+    ]
+
+
+def _check_optimizer(config: PilotConfig) -> list[Problem]:
+    betas = config.optimizer.betas
+    if len(betas) == 2 and all(0 <= beta < 1 for beta in betas):
+        return []
+    return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
+
+
+def _check_pilot(config: PilotConfig) -> list[Problem]:
+    strategies = config.pilot.strategies
+    unknown = [name for name in strategies if name not in PILOT_STRATEGIES]
+    if strategies and not unknown and len(set(strategies)) == len(strategies):
+        return []
+    return [
+        Problem(
+            "pilot.strategies",
+            strategies,
+            f"a list of different names out of {', '.join(PILOT_STRATEGIES)}",
+            "for example pilot.strategies=[ddp,fsdp]",
+        )
+    ]
+
+
+def _check_plan(config: PilotConfig) -> list[Problem]:
+    from pilotkit.config.store import list_groups
+
+    known = list_groups()["reservation"]
+    unknown = [name for name in config.plan.reservations if name not in known]
+    if config.plan.reservations and not unknown:
+        return []
+    return [
+        Problem(
+            "plan.reservations",
+            config.plan.reservations,
+            f"a list of reservation options: {', '.join(known)}",
+            "for example plan.reservations=[7d,30d]",
+        )
+    ]
+
+
+def _check_loader(config: PilotConfig) -> list[Problem]:
+    if not config.data.pin_memory or config.hardware.device_type != "cpu":
+        return []
+    return [
+        Problem(
+            "data.pin_memory",
+            True,
+            "false on hardware.device_type=cpu: page-locked memory is for copies to an accelerator",
+            "drop data.pin_memory=true, or choose another hardware",
+            ("hardware.device_type", "hardware"),
+        )
+    ]

@@ -1,0 +1,306 @@
+"""The device of a worker process: opening it, its memory, and what running out of memory looks like.
+
+Called by the worker and by `pilotkit.meter`; the driver asks `describe_devices` in a process of its own.
+The only file that touches torch.cuda. Never picks another device than the one asked for, and never
+starts a process group.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import resource
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from pilotkit.errors import PilotkitError
+from pilotkit.units import GIB, KIB, MIB, TIB, format_bytes
+
+DeviceType = Literal["cpu", "cuda", "rocm"]
+
+
+class DeviceError(PilotkitError):
+    """The device that was asked for is not here; says what was asked, which torch this is, and what is visible."""
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """One look at device memory, bytes; None where the device has no such number.
+
+    `device_used_bytes` is everything on the device, other processes and the runtime's own context included.
+    `num_alloc_retries` counts allocations that succeeded only after the cache had been given back.
+    """
+
+    allocated_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    device_total_bytes: int | None = None
+    num_alloc_retries: int | None = None
+
+
+class Device(Protocol):
+    """What the worker needs of a device. `backend` is for its process group: `gloo` or `nccl` (RCCL's name too)."""
+
+    @property
+    def torch_device(self) -> torch.device: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched is done."""
+
+    def reset_peak(self) -> None:
+        """Let the peaks of `memory` start again from what is held now."""
+
+    def memory(self) -> MemoryReading:
+        """Read memory now. Does not synchronise."""
+
+
+@dataclass(frozen=True)
+class CpuDevice:
+    """The processor. It has no allocator statistics: `pilotkit.meter.memory` counts live tensors instead."""
+
+    name: str
+    torch_device: torch.device
+    backend: str = "gloo"
+
+    def synchronize(self) -> None:
+        return None
+
+    def reset_peak(self) -> None:
+        return None
+
+    def memory(self) -> MemoryReading:
+        return MemoryReading()
+
+
+@dataclass(frozen=True)
+class AcceleratorDevice:
+    """One NVIDIA or AMD device, reached through torch.cuda on both."""
+
+    name: str
+    torch_device: torch.device
+    backend: str = "nccl"
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def memory(self) -> MemoryReading:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(self.torch_device)
+        return MemoryReading(
+            allocated_bytes=torch.cuda.memory_allocated(self.torch_device),
+            peak_allocated_bytes=torch.cuda.max_memory_allocated(self.torch_device),
+            peak_reserved_bytes=torch.cuda.max_memory_reserved(self.torch_device),
+            device_used_bytes=total_bytes - free_bytes,
+            device_total_bytes=total_bytes,
+            num_alloc_retries=int(torch.cuda.memory_stats(self.torch_device).get("num_alloc_retries", 0)),
+        )
+
+
+def open_device(device_type: DeviceType, *, local_rank: int) -> Device:
+    """Open the device of this rank and make it the current one.
+
+    `local_rank` indexes the visible devices; `cpu` ignores it. Raises DeviceError when this torch was not built
+    for `device_type`, or when fewer than `local_rank + 1` devices are visible.
+    """
+    if device_type == "cpu":
+        return _cpu()
+    asked = f"{device_type} device {local_rank} was asked for"
+    built_for = _built_for()
+    if built_for != device_type:
+        raise DeviceError(f"{asked}, but this is torch {torch.__version__}, built for {built_for}; {_visible()}")
+    if local_rank >= _count():
+        raise DeviceError(f"{asked} (torch {torch.__version__}, built for {built_for}), but {_visible()}")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return AcceleratorDevice(torch.cuda.get_device_name(device), device)
+
+
+def current_device() -> Device:
+    """The device this process already works on: the accelerator if it was used before, else the processor."""
+    cuda: Any = torch.cuda  # is_initialized has no types
+    if cuda.is_initialized():
+        index = torch.cuda.current_device()
+        return AcceleratorDevice(torch.cuda.get_device_name(index), torch.device("cuda", index))
+    return _cpu()
+
+
+def describe_devices() -> dict[str, Any]:
+    """What this torch is and sees, as plain JSON; never raises for a missing or broken driver.
+
+    `torch`, `cuda`, `hip`: versions, None where torch was not built for it. `count`, and in visible order `names`,
+    `total_bytes`, `uuids` (None where torch does not tell). `driver_count`: devices before any of the
+    *_VISIBLE_DEVICES masks, None when the driver cannot be asked. `error`: why devices cannot be used, or None.
+    """
+    found: list[Any] = []
+    error = None
+    try:
+        found = [torch.cuda.get_device_properties(index) for index in range(_count())]
+    except (RuntimeError, AssertionError) as problem:  # torch asserts where it was built without a backend
+        error = (str(problem).splitlines() or [type(problem).__name__])[0]
+    uuids = [getattr(properties, "uuid", None) for properties in found]
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "count": len(found),
+        "names": [str(properties.name) for properties in found],
+        "total_bytes": [int(properties.total_memory) for properties in found],
+        "uuids": [None if uuid is None else str(uuid) for uuid in uuids],
+        "driver_count": _driver_count(),
+        "error": error,
+    }
+
+
+def start_cpu_threads() -> None:
+    """Start the threads and the lazily loaded parts of torch that a training step needs, before memory is limited.
+
+    Runs forward, backward and optimizer step of a small product in float32 and bfloat16. Both the matrix library and
+    torch's own element-wise loops must enter their parallel regions, so the size is above torch's grain of 32768
+    elements; the first optimizer imports some 60 MiB of torch's modules.
+    """
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.ones(256, 256, dtype=dtype, requires_grad=True)
+        inputs = torch.ones(256, 256, dtype=dtype)
+        torch.autograd.backward(torch.nn.functional.gelu(inputs @ weight).sum())
+        torch.optim.AdamW([weight]).step()
+
+
+def limit_cpu_memory(limit_bytes: int) -> None:
+    """Let this process allocate `limit_bytes` more than it holds now; beyond that, allocation fails with an error.
+
+    Sets the soft RLIMIT_DATA, which on Linux covers private writable memory. Call it after `start_cpu_threads`:
+    a thread that cannot get its stack ends the process, and a module that cannot be loaded raises SystemError.
+    What starts or is imported later counts against the limit too. Raises DeviceError when the hard limit is lower.
+    """
+    assert limit_bytes > 0, limit_bytes
+    wanted = _vm_data_bytes() + limit_bytes
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise DeviceError(
+            f"a memory limit of {format_bytes(limit_bytes)} was asked for, but this process may hold only "
+            f"{format_bytes(hard)} in all; raise the hard limit (ulimit -Hd) or lower hardware.memory_bytes"
+        )
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What ran out: the size of the request that failed, bytes, where the message has it, and the message itself."""
+
+    requested_bytes: int | None
+    text: str
+
+
+_OUT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory"
+    r"|std::bad_alloc"
+    r"|(CUDA|HIP) out of memory"
+    r"|(CUDA|HIP) error: out of memory"
+    r"|(Cuda|HIP) failure \d+ '?out of memory"  # as NCCL and RCCL say it
+    r"|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED"
+    r"|Cannot allocate memory",
+    re.IGNORECASE,
+)
+# oneDNN says no more than this when code or scratch memory for a kernel cannot be had. Without a limit on this process
+# it may mean something else. (A kernel that does not exist fails earlier, at its "primitive descriptor".)
+_OUT_OF_MEMORY_IF_LIMITED = re.compile(r"could not (create|execute) a primitive$", re.MULTILINE)
+_REQUESTED = re.compile(
+    r"(?:tried to allocate|unable to allocate|unable to mmap) (\d+(?:\.\d+)?) ?(bytes|[KMGT]iB)", re.IGNORECASE
+)
+_UNIT_BYTES = {"bytes": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+
+
+def is_out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """Whether `error`, or an error that led to it, is a failed allocation on the CPU or an accelerator; else None."""
+    for link in _chain(error):
+        text = str(link)
+        if _says_out_of_memory(link, text):
+            found = _REQUESTED.search(text)
+            requested = round(float(found[1]) * _UNIT_BYTES[found[2].lower()]) if found else None
+            return OutOfMemory(requested, text or type(link).__name__)
+    return None
+
+
+def _says_out_of_memory(error: BaseException, text: str) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if not isinstance(error, RuntimeError):
+        return False
+    limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+    return bool(_OUT_OF_MEMORY.search(text) or (limited and _OUT_OF_MEMORY_IF_LIMITED.search(text)))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it, as a traceback would show it; a cycle is walked once."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _built_for() -> str:
+    if torch.version.hip is not None:
+        return "rocm"
+    return "cuda" if torch.version.cuda is not None else "cpu"
+
+
+def _count() -> int:
+    # torch warns when a driver is missing or too old; the count of 0 says what matters here.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.cuda.device_count()
+
+
+def _driver_count() -> int | None:
+    """What NVML or AMD SMI count; they do not know the masks. torch has both without a public name."""
+    vendor = {"cuda": "nvml", "rocm": "amdsmi"}.get(_built_for())
+    ask = getattr(torch.cuda, f"_raw_device_count_{vendor}", None)
+    if ask is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            count = int(ask())
+    except OSError:  # the library is not on this machine
+        return None
+    return count if count >= 0 else None
+
+
+def _visible() -> str:
+    count = _count()
+    if count == 0:
+        return "no device is visible"
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
+    return f"{count} visible: {names}"
+
+
+def _vm_data_bytes() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * KIB
+    raise DeviceError("this system does not say how much memory a process holds (no VmData in /proc/self/status)")
+
+
+def _cpu() -> CpuDevice:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return CpuDevice(found[1].strip() if found else "cpu", torch.device("cpu"))

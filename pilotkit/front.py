@@ -1,0 +1,106 @@
+"""Between the command line and a stage: our own check of what was typed, then Hydra.
+
+Hydra's way of ending (a traceback, or `sys.exit` in the middle of a sweep) is not ours: it is asked to let exceptions
+through, and `pilotkit.cli` tells them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from pilotkit.config.overrides import check_overrides
+from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
+from pilotkit.errors import EXIT_OK, ConfigError, PilotkitError, Problem
+
+
+class CompositionError(PilotkitError):
+    """Hydra could not compose, for a reason that our own check does not know."""
+
+    exit_code = 2
+
+
+class FollowSweep(Callback):
+    """Remembers where a sweep's points are, so that the end of it can be told from the disk."""
+
+    folder: Path | None = None
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        FollowSweep.folder = Path(config.hydra.sweep.dir).absolute()
+
+
+def run(arguments: list[str]) -> int:
+    """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
+    register_schema()
+    parsed = get_args_parser().parse_args(arguments)
+    _check(parsed)
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[1:] = arguments
+    if parsed.multirun:
+        from pilotkit.launch.hydra_launchers import use_our_launchers
+
+        use_our_launchers()
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=CONFIG_NAME)(task)()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        # ValueError is what Hydra's own argument checks raise; ours never reach this place as one.
+        raise CompositionError(f"The configuration cannot be composed; nothing was started.\n{error}") from error
+    finally:
+        code = _tell_sweep()
+    return code
+
+
+def task(config: DictConfig) -> Any:
+    """What Hydra runs, here or in a job: two lines, since a launcher may ship it to another process."""
+    from pilotkit.dispatch import dispatch
+
+    return dispatch(config)
+
+
+def _check(parsed: argparse.Namespace) -> None:
+    """Raises ConfigError with all problems of the command at once."""
+    if parsed.config_name or parsed.config_path:
+        return  # somebody else's configuration: Hydra knows its names, we do not
+    extra = [Path(parsed.config_dir)] if parsed.config_dir else []
+    problems, sound = check_overrides(parsed.overrides, extra_dirs=extra)
+    if problems:
+        touched = [problem.key for problem in problems]
+        raise ConfigError([*problems, *_problems_of_the_rest(sound, touched=touched)])
+
+
+def _problems_of_the_rest(overrides: Sequence[str], *, touched: Sequence[str]) -> list[Problem]:
+    """What is wrong with the other overrides together, as far as it does not rest on those that were left out."""
+    from pilotkit.config.load import load
+
+    try:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            load(hydra.compose(CONFIG_NAME, overrides=list(overrides)), launch_dir=Path.cwd())
+    except ConfigError as error:
+        return [problem for problem in error.problems if not _rests_on(problem, touched)]
+    except (HydraException, OmegaConfBaseException):
+        return []
+    return []
+
+
+def _rests_on(problem: Problem, touched: Sequence[str]) -> bool:
+    names = (problem.key, *problem.factors)
+    return any(name == key or name.startswith(f"{key}.") for name in names for key in touched)
+
+
+def _tell_sweep() -> int:
+    if FollowSweep.folder is None:
+        return EXIT_OK
+    from pilotkit.dispatch import tell_sweep
+
+    return tell_sweep(FollowSweep.folder)

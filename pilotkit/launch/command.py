@@ -1,0 +1,32 @@
+"""The command line of a worker: a run directory and a phase name, and nothing that could disagree with `run.yaml`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def worker_command(run_dir: Path, *, phase: str, nproc: int, torchrun: bool) -> list[str]:
+    """`python -m pilotkit.worker`, under torchrun where ranks have to find each other.
+
+    `--standalone` takes a free port, so that two pilots on one node do not meet.
+    """
+    worker = ["-m", "pilotkit.worker", str(run_dir), phase]
+    if not torchrun:
+        assert nproc == 1, "several processes need torchrun"
+        return [sys.executable, *worker]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={nproc}",
+        "--max-restarts=0",
+        *worker,
+    ]
+
+
+def describe_devices_command() -> list[str]:
+    """A process that prints, as JSON, what this machine's torch sees."""
+    return [sys.executable, "-m", "pilotkit.worker", "--describe-devices"]

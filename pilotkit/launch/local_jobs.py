@@ -1,0 +1,83 @@
+"""Submit every point as a local job, wait for each of them, and account for those that died without a word.
+
+Hydra's launcher reads the results in order and gives up at the first job without one; the jobs after it go on unread.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from omegaconf import OmegaConf
+
+from pilotkit.records.points import Point, read_points, write_point
+
+
+def launch_and_account(launcher: Any, job_overrides: Sequence[Sequence[str]], first_index: int) -> list[JobReturn]:
+    """One JobReturn a point, in order. `launcher` is Hydra's own, which knows how to run one job."""
+    import submitit
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+
+    params = dict(launcher.params)
+    folder = params.pop("submitit_folder")
+    max_num_timeout = params.pop("max_num_timeout", None)
+    known = set(OmegaConf.structured(BaseQueueConf).keys())
+    executor = submitit.AutoExecutor(
+        cluster="local",
+        folder=folder,
+        **({} if max_num_timeout is None else {"local_max_num_timeout": max_num_timeout}),
+    )
+    executor.update_parameters(**{name if name in known else f"local_{name}": value for name, value in params.items()})
+    sweep_dir = Path(launcher.config.hydra.sweep.dir).absolute()
+    sweep_dir.mkdir(parents=True, exist_ok=True)
+    state = Singleton.get_state()
+    calls = [
+        (list(overrides), "hydra.sweep.dir", first_index + offset, f"job_{first_index + offset}", state)
+        for offset, overrides in enumerate(job_overrides)
+    ]
+    jobs = executor.map_array(launcher, *zip(*calls, strict=True))
+    try:
+        return [
+            _account(job, sweep_dir, call[2], filter_overrides(call[0])) for job, call in zip(jobs, calls, strict=True)
+        ]
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        raise
+
+
+def _account(job: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) -> JobReturn:
+    """Wait for one job. Its truth is on the disk; what the job returned is only looked at for an exception."""
+    result: JobReturn | None = None
+    words = ""
+    try:
+        result = job.results()[0]
+        if result.status is JobStatus.FAILED:
+            error = result._return_value
+            words = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        words = _how_it_died(job, error)
+    if words:
+        found = {point.index: point for point in read_points(sweep_dir)}
+        point = found.get(index) or Point(index, list(overrides))
+        point.problem = point.problem or words
+        write_point(sweep_dir / str(index), point)
+    # Never FAILED: Hydra's sweeper would raise the first one and the others would not be told.
+    done = result or JobReturn(overrides=list(overrides))
+    done.status, done.return_value = JobStatus.COMPLETED, None
+    return done
+
+
+def _how_it_died(job: Any, error: Exception) -> str:
+    """`crashed (signal 9, SIGKILL)` where the process can still be asked, else the first line of the error."""
+    process = getattr(job, "_process", None)
+    code = process.poll() if process is not None else None
+    if code is not None and code < 0:
+        return f"crashed (signal {-code}, {signal.Signals(-code).name})"
+    if code:
+        return f"crashed (exit code {code}); see {job.paths.stderr}"
+    return f"crashed: {str(error).strip().splitlines()[0]}"

@@ -1,0 +1,154 @@
+"""Why a worker ended as it did: which rank failed first, with what traceback, and whether it was for want of memory.
+
+Three witnesses are heard: the error files that ranks write, the summary that torchrun prints, and the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pilotkit.records.record import Failure
+from pilotkit.records.run_dir import PhaseDir
+
+LOG_TAIL_BYTES = 256 * 1024
+TORCHRUN_FAILURE = re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s+: (?P<code>-?\d+)")
+# What a process says last when the allocator's refusal could not become a Python exception.
+MEMORY_WORDS = ("std::bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one worker start ended: `status` as in a record, what rank 0 found, and what went wrong."""
+
+    status: str
+    wall_seconds: float
+    result: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+    out_of_memory: dict[str, Any] | None = None
+    """`requested_bytes`, `peak_allocated_bytes`, `where`; only with status does_not_fit."""
+
+
+def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_kills: int) -> Outcome:
+    """Read what the processes left. `oom_kills`: how many the kernel counted in our control group meanwhile."""
+    result = phase.read_result()
+    if returncode == 0 and result is not None:
+        return Outcome("ok", wall_seconds, result=result)
+    log = read_tail(phase.log)
+    if returncode is None:
+        return Outcome("timed_out", wall_seconds, failure=Failure("the time limit was reached", log=last_lines(log)))
+    errors = phase.errors()
+    refused = [error for error in errors if error.get("out_of_memory")]
+    if refused:
+        return _does_not_fit(refused[0], wall_seconds)
+    killed = _killed_rank(log, returncode)
+    if killed is not None and (oom_kills > 0 or any(word in log for word in MEMORY_WORDS)):
+        evidence = "the kernel's out-of-memory killer" if oom_kills else "the allocator's last words in the log"
+        where = {"rank": killed[0], "out_of_memory": {"where": f"killed, says {evidence}"}, "summary": evidence}
+        return _does_not_fit(where, wall_seconds)
+    return Outcome("failed", wall_seconds, failure=_failure(killed, errors, log, returncode))
+
+
+def _does_not_fit(error: dict[str, Any], wall_seconds: float) -> Outcome:
+    failure = Failure(
+        f"out of memory in {error['out_of_memory'].get('where', 'an unknown place')}",
+        cause=str(error.get("summary", "")),
+        rank=error.get("rank"),
+        traceback=str(error.get("traceback", "")),
+    )
+    return Outcome("does_not_fit", wall_seconds, failure=failure, out_of_memory=error["out_of_memory"])
+
+
+def _failure(killed: tuple[int, int] | None, errors: Sequence[dict[str, Any]], log: str, returncode: int) -> Failure:
+    """A rank that was killed is the cause; its neighbours only report that it went away."""
+    if killed is not None:
+        rank, number = killed
+        return Failure(
+            f"rank {rank} was killed by {signal_name(number)}",
+            cause=_meaning(number),
+            rank=rank,
+            traceback=_fatal_error(log),
+            log=last_lines(log),
+        )
+    if errors:
+        first = min(errors, key=lambda error: float(error.get("time", 0.0)))
+        return Failure(
+            f"rank {first['rank']}: {first['summary']}",
+            cause=str(first.get("cause", "")),
+            rank=int(first["rank"]),
+            traceback=str(first.get("traceback", "")),
+            log=last_lines(log),
+        )
+    full = "No space left on device"
+    return Failure(
+        f"the worker ended with exit code {returncode} and left no result",
+        cause=full if full in log else "",
+        log=last_lines(log),
+    )
+
+
+def _killed_rank(log: str, returncode: int) -> tuple[int, int] | None:
+    """(rank, signal number) of the rank that a signal ended; torchrun's own SIGTERM to the others does not count."""
+    if returncode < 0:
+        return 0, -returncode
+    for match in TORCHRUN_FAILURE.finditer(log):
+        code = int(match["code"])
+        if code < 0 and -code != signal.SIGTERM:
+            return int(match["rank"]), -code
+    return None
+
+
+def signal_name(number: int) -> str:
+    """`9` -> `signal 9 (SIGKILL)`."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _meaning(number: int) -> str:
+    return {
+        int(signal.SIGKILL): "often the machine's out-of-memory killer, or somebody's kill -9",
+        int(signal.SIGSEGV): "a fault in native code: an extension, a driver, or memory refused where nobody checks",
+        int(signal.SIGBUS): "often shared memory (/dev/shm) that is full: fewer loader processes need less",
+        int(signal.SIGABRT): "native code gave up; its last words are in the log",
+    }.get(number, "")
+
+
+def _fatal_error(log: str) -> str:
+    """What faulthandler printed, when the process got that far."""
+    start = log.find("Fatal Python error:")
+    return "" if start < 0 else "\n".join(log[start:].splitlines()[:40])
+
+
+def read_tail(path: Path) -> str:
+    """The end of a log as text; empty when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(stream.tell() - LOG_TAIL_BYTES, 0))
+            return stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def last_lines(text: str, count: int = 30) -> str:
+    """The last lines, for a record."""
+    return "\n".join(text.splitlines()[-count:])
+
+
+def count_oom_kills() -> int:
+    """How many processes of our control group the kernel has killed for memory so far; 0 where it does not say."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            lines = Path(path).read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+        if counts:
+            return counts[0]
+    return 0

@@ -1,0 +1,98 @@
+"""One process group from start to certain end: whatever happens to the driver, no process of the group stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from pilotkit.launch.environment import RUN_DIR_VARIABLE
+
+POLL_SECONDS = 0.05
+# torchrun passes SIGTERM on and waits for its ranks; a rank in a collective needs a moment.
+GRACE_SECONDS = 8.0
+
+
+def run_to_end(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    log: Path,
+    timeout_seconds: float | None,
+    while_running: Callable[[], None],
+) -> int | None:
+    """Run a command in its own session, its output in `log`; returns its exit code, None when the time was up.
+
+    `while_running` is called about twenty times a second. Any exception, Ctrl-C included, ends the processes first.
+    """
+    started = time.monotonic()
+    with open(log, "ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - the command is built in pilotkit.launch.command
+            command,
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        while process.poll() is None:
+            if timeout_seconds is not None and time.monotonic() - started > timeout_seconds:
+                return None
+            while_running()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+        while_running()
+        return process.returncode
+    finally:
+        with _undisturbed():
+            _end(process)
+            end_leftovers(environment.get(RUN_DIR_VARIABLE, ""))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def end_leftovers(run_dir: str) -> None:
+    """Kill what still carries this run's mark: torchrun gives each rank a session of its own, which killpg misses."""
+    if not run_dir:
+        return
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(RUN_DIR_VARIABLE) == run_dir:
+                process.kill()
+                left.append(process)
+    psutil.wait_procs(left, timeout=GRACE_SECONDS)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not cut the cleaning-up short. Only the main thread may change signals."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,59 @@
+"""Summary of repeated measurements: middle, tail and spread. Called wherever a list of times becomes a figure.
+
+Never drops a value: what belongs to warm-up is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`n` values in their own unit. `stddev` is the sample's (n - 1), 0 for one value.
+
+    `p95` is the 95th percentile; `spread` is the coefficient of variation, stddev / mean (a ratio).
+    """
+
+    n: int
+    median: float
+    mean: float
+    p95: float
+    minimum: float
+    maximum: float
+    stddev: float
+    spread: float
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Summarise at least one finite value. Raises ValueError for none, or for a NaN or an infinity."""
+    if not values:
+        raise ValueError("no values to summarise")
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError("values to summarise must be finite")
+    mean = statistics.fmean(values)
+    stddev = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Summary(
+        n=len(values),
+        median=statistics.median(values),
+        mean=mean,
+        p95=percentile(values, 95),
+        minimum=min(values),
+        maximum=max(values),
+        stddev=stddev,
+        spread=0.0 if stddev == 0 else stddev / abs(mean) if mean else math.inf,
+    )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Percentile (0 to 100) by linear interpolation between the two nearest ranks, as `numpy.percentile` does."""
+    assert values, "no values"
+    assert 0 <= percent <= 100, percent
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

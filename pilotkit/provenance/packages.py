@@ -1,0 +1,133 @@
+"""Which distributions are installed and where each came from, and how torch was built.
+
+Called for the lock and for every record. Reads metadata files only and imports none of the packages: torch is
+described from the text of its own `torch/version.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import re
+import site
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from pilotkit.provenance.digest import digest_of
+
+Origin = Literal["index", "vcs", "editable", "local", "url"]
+
+_TORCH_BUILD_NAMES = ("version", "cuda", "hip", "git_version", "debug")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One installed distribution; `name` is normalised (PEP 503).
+
+    `source` is None for an index, `URL@commit` for a version control system, the folder as a `file:` URL for
+    `editable`, and the URL, with `#sha256=...` where the installer kept it, for `local` and `url`. It never holds a
+    user, a password or a token.
+    """
+
+    name: str
+    version: str
+    origin: Origin
+    source: str | None
+
+
+def installed_distributions() -> list[Distribution]:
+    """All distributions that this interpreter can import, by name; of two with one name the one found first."""
+    found: dict[str, Distribution] = {}
+    for installed in importlib.metadata.distributions():
+        plain = installed.metadata
+        if "Name" not in plain or "Version" not in plain:  # left behind by an interrupted installer
+            continue
+        normalised, version = re.sub(r"[-_.]+", "-", plain["Name"]).lower(), plain["Version"]
+        if normalised not in found:
+            origin, source = _origin(installed)
+            found[normalised] = Distribution(normalised, version, origin, source)
+    return [found[name] for name in sorted(found)]
+
+
+def torch_build() -> dict[str, Any]:
+    """How the installed torch was built: `version`, `cuda`, `hip`, `git_version`, `debug`; each None when unknown.
+
+    Read from the text of `torch/version.py`, which torch's own build writes as plain assignments.
+    """
+    build: dict[str, Any] = dict.fromkeys(_TORCH_BUILD_NAMES)
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):  # a stand-in in sys.modules without a spec
+        spec = None
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        try:
+            tree = ast.parse(Path(folder, "version.py").read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for name, value in _literals(tree):
+            key = "version" if name == "__version__" else name
+            if key in build:
+                build[key] = value
+        return build
+    return build
+
+
+def _literals(tree: ast.Module) -> list[tuple[str, Any]]:
+    """Names that a module assigns a literal to at its top level, in order."""
+    found: list[tuple[str, Any]] = []
+    for node in tree.body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or not isinstance(node.value, ast.Constant):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        found += [(target.id, node.value.value) for target in targets if isinstance(target, ast.Name)]
+    return found
+
+
+def _origin(installed: importlib.metadata.Distribution) -> tuple[Origin, str | None]:
+    """Where a distribution came from, by its `direct_url.json` (PEP 610); without one it came from an index."""
+    text = installed.read_text("direct_url.json")
+    if text is None:
+        if _is_source_tree(installed):
+            return "editable", Path(str(installed.locate_file(""))).absolute().as_uri()
+        return "index", None
+    try:
+        direct = json.loads(text)
+        url = _without_secrets(str(direct["url"]))
+    except (ValueError, KeyError, TypeError):
+        return "url", None
+    if "vcs_info" in direct:
+        return "vcs", f"{direct['vcs_info'].get('vcs', 'vcs')}+{url}@{direct['vcs_info'].get('commit_id')}"
+    if "dir_info" in direct:
+        return ("editable" if direct["dir_info"].get("editable") else "local"), url
+    source = f"{url}{_archive_hash(direct.get('archive_info', {}))}"
+    return ("local" if url.startswith("file:") else "url"), source
+
+
+def _archive_hash(archive: dict[str, Any]) -> str:
+    hashes = archive.get("hashes") or {}
+    if "sha256" in hashes:
+        return f"#sha256={hashes['sha256']}"
+    if archive.get("hash"):  # the older form of PEP 610
+        return f"#{archive['hash']}"
+    return f"#{digest_of(hashes)}" if hashes else ""
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without user, password, query and fragment: tokens and signatures live in these."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _is_source_tree(installed: importlib.metadata.Distribution) -> bool:
+    """True for a checkout on the path (an `.egg-info` beside the source), which no installer has put there."""
+    if installed.read_text("INSTALLER") is not None:
+        return False
+    folder = Path(str(installed.locate_file("")))
+    paths = sysconfig.get_paths()
+    installed_to = {paths["purelib"], paths["platlib"], site.getusersitepackages(), *site.getsitepackages()}
+    return str(folder) not in installed_to and folder.name not in ("site-packages", "dist-packages")

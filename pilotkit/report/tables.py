@@ -1,0 +1,130 @@
+"""Tables for the terminal: stages, sweep points, the prove card, the verdict.
+
+Called by the stages and the front door, which print them with `table_console`. Returns rich tables and prints nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pilotkit.decide.verdict import Verdict
+from pilotkit.records.record import Record
+from pilotkit.report.values import format_value, status_words
+
+PLAIN_WIDTH = 160
+_STYLES = {
+    "ok": "green",
+    "PASS": "green",
+    "GO": "bold green",
+    "failed": "red",
+    "mismatch": "red",
+    "FAIL": "red",
+    "NO-GO": "bold red",
+    "does_not_fit": "red",
+    "INCOMPLETE": "bold yellow",
+}
+
+
+def table_console(stream: IO[str]) -> Console:
+    """A console that colours on a terminal; elsewhere plain text, wide enough that rows stay on one line."""
+    if stream.isatty():
+        return Console(file=stream)
+    return Console(file=stream, width=PLAIN_WIDTH, color_system=None, force_terminal=False)
+
+
+def to_text(table: Table, *, width: int = PLAIN_WIDTH) -> str:
+    """The table as plain lines without trailing spaces, for logs and golden files."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def stage_table(records: Iterable[Record]) -> Table:
+    """One row a record, in the order given: stage, status, time, run id, and why when it is not ok."""
+    table = _table("stage", "status", ">wall time", "run", "note")
+    for record in records:
+        wall = format_value("wall_seconds", record.wall_seconds)
+        table.add_row(Text(record.stage), _status(record.status), wall, Text(record.run_id), Text(_note(record)))
+    return table
+
+
+def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
+    """One row a point. `varying` are the dotted configuration keys that differ; what a point lacks is a dash."""
+    table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
+    for record in records:
+        keys = [Text(_plain(lookup(record.config, key))) for key in varying]
+        memory = _metric(record, "peak_allocated_bytes", "peak_rss_bytes")
+        step = _metric(record, "step_seconds")
+        throughput = _metric(record, "tokens_per_second").removesuffix("/s")
+        table.add_row(_status(record.status), *keys, memory, step, throughput, Text(_note(record)))
+    return table
+
+
+def verdict_table(verdict: Verdict) -> Table:
+    """The verdict in the first row, then one row a reason and one for each missing piece with its command."""
+    table = _table("verdict", "because")
+    table.add_row(_status(verdict.verdict), Text(verdict.reasons[0] if verdict.reasons else ""))
+    for reason in verdict.reasons[1:]:
+        table.add_row("", Text(reason))
+    for item in verdict.missing:
+        table.add_row(Text("missing"), Text(item.what if item.command is None else f"{item.what}\n  {item.command}"))
+    return table
+
+
+def card_table(card: Iterable[Mapping[str, Any]]) -> Table:
+    """The card of `prove`, or the comparison of `restore`: one row an item with its verdict and its note."""
+    table = _table("item", "verdict", "note")
+    for row in card:
+        name = str(row.get("item", row.get("component", "")))
+        table.add_row(Text(name), _status(str(row["verdict"])), Text(str(row.get("note") or "")))
+    return table
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key in nested mappings, None when there is no such key."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _table(*columns: str) -> Table:
+    """A table with a rule under its header and no frame. A `>` before a name sets that column to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+    return table
+
+
+def _status(status: str) -> Text:
+    return Text(status_words(status), style=_STYLES.get(status, ""))
+
+
+def _note(record: Record) -> str:
+    if record.problem is not None:
+        return record.problem.summary
+    return "; ".join(str(text) for text in record.details.get("warnings") or ())
+
+
+def _metric(record: Record, *names: str) -> str:
+    """The first of these metrics that the record has."""
+    for name in names:
+        if name in record.metrics:
+            return format_value(name, record.metrics[name])
+    return "-"
+
+
+def _plain(value: Any) -> str:
+    """A hardware or model group stands for itself by its name."""
+    if isinstance(value, Mapping):
+        value = value.get("name")
+    return "-" if value is None else str(value)

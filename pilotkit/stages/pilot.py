@@ -1,0 +1,132 @@
+"""Stage `pilot`: all devices of one node under torchrun, each strategy in turn, beside one device alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pilotkit.errors import StageRefused
+from pilotkit.launch.devices import refuse_process_count
+from pilotkit.launch.outcome import Outcome
+from pilotkit.records.record import Failure, Metrics
+from pilotkit.stages.measure import as_metrics, step_warnings
+from pilotkit.stages.run import Run, StageResult, not_ok
+from pilotkit.units import format_bytes, format_count
+
+# DDP is the simplest and the easiest to debug: sharding has to be faster by more than this to be worth it.
+WORTH_CHANGING = 0.05
+
+
+def run(run: Run) -> StageResult:
+    """One process first, then each strategy on every device; a strategy that fails does not stop the others."""
+    nproc, visible = process_count(run)
+    single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds)
+    if single.status not in ("ok", "does_not_fit"):
+        return not_ok(run, single)
+    outcomes = {
+        strategy: run.work(
+            f"pilot_{strategy}", nproc=nproc, torchrun=True, timeout_seconds=run.config.pilot.timeout_seconds
+        )
+        for strategy in run.config.pilot.strategies
+    }
+    metrics = _metrics(single, outcomes, nproc=nproc, visible=visible)
+    warnings = _warnings(run, outcomes, nproc=nproc, visible=visible)
+    details: dict[str, Any] = {
+        "strategies": {name: _summary(outcome) for name, outcome in outcomes.items()},
+        "recommendation": recommend(metrics.values, outcomes),
+        "warnings": warnings,
+        "threads": run.threads,
+    }
+    for warning in warnings:
+        run.console.line(f"  note: {warning}")
+    bad = {name: outcome for name, outcome in outcomes.items() if outcome.status != "ok"}
+    if len(bad) < len(outcomes):
+        return StageResult("ok", metrics, details)
+    name, worst = next(iter(bad.items()))
+    result = not_ok(run, worst, details=details)
+    problem = result.problem or Failure(f"{name}: {worst.status}")
+    return StageResult(worst.status, metrics, details, problem=problem)
+
+
+def process_count(run: Run) -> tuple[int, int]:
+    """`(processes, visible devices)`. Raises StageRefused, with both numbers, when they do not go together."""
+    config = run.config
+    visible = run.devices().visible
+    asked = config.parallelism.nproc_per_node or config.hardware.device_count
+    if config.parallelism.strategy == "single":
+        asked = config.hardware.device_count
+    refusal = refuse_process_count(asked, visible, allow_idle_devices=config.pilot.allow_idle_devices)
+    if refusal:
+        raise StageRefused(refusal)
+    return asked, visible
+
+
+def recommend(metrics: dict[str, float], outcomes: dict[str, Outcome]) -> dict[str, str | None]:
+    """The strategy to take, and why, in a sentence with its numbers."""
+    speeds = {
+        name: metrics[f"{name}_tokens_per_second"] for name, outcome in outcomes.items() if outcome.status == "ok"
+    }
+    if not speeds:
+        return {"strategy": None, "reason": "no strategy ran"}
+    fastest = max(speeds, key=lambda name: speeds[name])
+    chosen = "ddp" if speeds.get("ddp", 0.0) >= speeds[fastest] * (1 - WORTH_CHANGING) else fastest
+    others = [
+        f"{name} {format_count(speed)} tokens/s at {_peak(metrics, name)}"
+        for name, speed in speeds.items()
+        if name != chosen
+    ]
+    text = f"{chosen} makes {format_count(speeds[chosen])} tokens/s at a peak of {_peak(metrics, chosen)} a device"
+    if others:
+        text += f"; {', '.join(others)}"
+    did_not = [f"{name} did not run ({outcome.status})" for name, outcome in outcomes.items() if outcome.status != "ok"]
+    if did_not:
+        text += f"; {', '.join(did_not)}"
+    if chosen == "ddp" and fastest != "ddp":
+        text += f". The gain of {fastest} is within {WORTH_CHANGING:.0%}, which the simpler DDP is worth"
+    return {"strategy": chosen, "reason": text + "."}
+
+
+def _peak(metrics: dict[str, float], name: str) -> str:
+    return format_bytes(metrics.get(f"{name}_peak_allocated_bytes", 0.0))
+
+
+def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> Metrics:
+    metrics = Metrics()
+    metrics.add("given", world_size=nproc)
+    metrics.add("measured", visible_devices=visible, idle_devices=visible - nproc)
+    alone = single.result.get("metrics", {})
+    for name, outcome in {"single": single, **outcomes}.items():
+        found = outcome.result.get("metrics")
+        if not found:
+            continue
+        prefixed = as_metrics(found, prefix=f"{name}_")
+        metrics.values.update(prefixed.values)
+        metrics.origins.update(prefixed.origins)
+        if name != "single" and alone:
+            efficiency = found["tokens_per_second"] / (nproc * alone["tokens_per_second"])
+            metrics.add("measured", {f"{name}_scaling_efficiency": efficiency})
+    return metrics
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    note = outcome.failure.summary if outcome.failure else ""
+    kept: dict[str, Any] = {
+        key: outcome.result[key] for key in ("steps", "devices", "mesh", "losses") if key in outcome.result
+    }
+    failed: dict[str, Any] = (
+        {"rank": outcome.failure.rank, "traceback": outcome.failure.traceback} if outcome.failure else {}
+    )
+    return {"status": outcome.status, "note": note, **kept, **failed}
+
+
+def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> list[str]:
+    warnings = []
+    for name, outcome in outcomes.items():
+        if outcome.status == "ok":
+            found = step_warnings(outcome.result["metrics"], max_spread=run.config.measure.max_spread)
+            warnings += [f"{name}: {text}" for text in found]
+    if visible > nproc:
+        warnings.append(f"{visible - nproc} of {visible} devices stood idle")
+    num_nodes = run.config.parallelism.num_nodes
+    if num_nodes > 1:
+        warnings.append(f"one node of {num_nodes} was piloted: the network between nodes is not measured")
+    return warnings

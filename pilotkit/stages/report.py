@@ -1,0 +1,78 @@
+"""Stage `report`: one page that can be shown to the person who pays."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pilotkit.chapters import CHAPTERS
+from pilotkit.records import atomic
+from pilotkit.records.record import Record
+from pilotkit.records.search import find_records
+from pilotkit.report.page import render_page
+from pilotkit.stages.run import Run, StageResult
+
+# What a sweep varies: everything else of the run is the same.
+SWEPT = ("micro_batch_size", "seq_len", "global_batch_size", "grad_accum_steps")
+
+
+def run(run: Run) -> StageResult:
+    """Write the page from the records, and nothing but the records."""
+    order = [chapter.stage for chapter in CHAPTERS]
+    records = [run.evidence[stage] for stage in order if stage in run.evidence]
+    page = run.page
+    text = render_page(
+        records,
+        verdict=None,
+        config_summary=config_summary(run),
+        title=run.config.name,
+        page_dir=page.parent,
+        sweep_records=_sweep(run),
+    )
+    atomic.write_text(page, text)
+    run.console.line(f"  page: {page}")
+    if run.config.report.open_browser:
+        import webbrowser
+
+        webbrowser.open(page.as_uri())
+    return StageResult(artifacts={"page": page.name if page.parent == run.run_dir.path else str(page)})
+
+
+def config_summary(run: Run) -> dict[str, Any]:
+    """The intended run in a few words each, for the top of the page."""
+    config, arithmetic = run.config, run.arithmetic
+    return {
+        "model": config.model.name,
+        "data": config.data.name,
+        "hardware": f"{arithmetic.world_size} x {config.hardware.name}",
+        "parallelism": f"{config.parallelism.strategy}, {config.parallelism.num_nodes} node(s)",
+        "precision": config.precision.name,
+        "activation checkpointing": config.activation_checkpointing.mode,
+        "optimizer": config.optimizer.name,
+        "micro_batch_size": config.train.micro_batch_size,
+        "seq_len": config.train.seq_len,
+        "grad_accum_steps": arithmetic.grad_accum_steps,
+        "global_batch_size": arithmetic.global_batch_size,
+        "tokens per step": arithmetic.tokens_per_step,
+        "total_tokens": config.train.total_tokens,
+        "steps": arithmetic.num_steps,
+        "reservation": f"{config.reservation.name} ({config.reservation.days:g} days)",
+    }
+
+
+def _sweep(run: Run) -> list[Record]:
+    """Newest measurement of each point that differs from this run in nothing but its batch and its length."""
+    found = find_records(run.output_dir, name=run.config.name, stage="measure")
+    here = _without_swept(dataclasses.asdict(run.config))
+    points: dict[tuple[Any, ...], Record] = {}
+    for record in found.records:
+        train = record.config.get("train", {})
+        if record.status in ("ok", "does_not_fit") and _without_swept(record.config) == here:
+            points[tuple(train.get(name) for name in SWEPT)] = record
+    return list(points.values()) if len(points) > 1 else []
+
+
+def _without_swept(config: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: config.get(name) for name in ("model", "data", "precision", "activation_checkpointing", "optimizer")}
+    kept["hardware"] = {key: value for key, value in (config.get("hardware") or {}).items() if key != "sources"}
+    return kept

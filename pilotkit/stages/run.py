@@ -1,0 +1,132 @@
+"""What a stage works with, and what it hands back. No stage touches another one: earlier records are its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pilotkit.config.batch import BatchArithmetic, batch_arithmetic
+from pilotkit.config.schema import PilotConfig
+from pilotkit.cpus import UsableCpus, usable_cpus
+from pilotkit.errors import ConfigError, Problem, StageRefused
+from pilotkit.launch.devices import Devices, find_devices
+from pilotkit.launch.outcome import Outcome
+from pilotkit.launch.worker import run_worker
+from pilotkit.records.record import Failure, Metrics, PhaseRun, Record
+from pilotkit.records.run_dir import RunDir
+from pilotkit.stages.console import Console
+from pilotkit.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage found; `status` as in a record."""
+
+    status: str = "ok"
+    metrics: Metrics = field(default_factory=Metrics)
+    details: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    problem: Failure | None = None
+
+
+@dataclass
+class Run:
+    """One run of one stage. `evidence` holds the newest record of each stage that speaks of the same intended run."""
+
+    stage: str
+    config: PilotConfig
+    run_dir: RunDir
+    launch_dir: Path
+    console: Console
+    evidence: Mapping[str, Record]
+    overrides: list[str]
+    page: Path
+    """Where the page of stage `report` goes."""
+    phases: list[PhaseRun] = field(default_factory=list)
+    threads: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def output_dir(self) -> Path:
+        return Path(self.config.output_dir)
+
+    @property
+    def arithmetic(self) -> BatchArithmetic:
+        return batch_arithmetic(self.config)
+
+    def devices(self) -> Devices:
+        """The devices of this node. Raises StageRefused when they are not those of the hardware option."""
+        hardware = self.config.hardware
+        devices = find_devices(
+            hardware=hardware.name,
+            device_type=hardware.device_type,
+            device_count=hardware.device_count,
+            name_pattern=hardware.device_name_pattern,
+            launch_dir=self.launch_dir,
+        )
+        if devices.problem:
+            raise StageRefused(devices.problem)
+        return devices
+
+    def work(
+        self, phase: str, *, nproc: int = 1, torchrun: bool = False, timeout_seconds: float | None = None
+    ) -> Outcome:
+        """Run one phase in fresh processes, show how far it is, and keep how it ended.
+
+        Raises ConfigError when the worker found a mistake in the user's configuration.
+        """
+        cpus = usable_cpus()
+        title = f"{self.stage}: {phase}" if phase != self.stage else phase
+        with self.console.progress(title) as on_progress:
+            outcome, environment = run_worker(
+                self.run_dir,
+                phase=phase,
+                nproc=nproc,
+                torchrun=torchrun,
+                # One process alone gets what each of several would: their speeds are compared.
+                shares=max(nproc, self.config.hardware.device_count),
+                usable_cpus=cpus.count,
+                launch_dir=self.launch_dir,
+                timeout_seconds=timeout_seconds,
+                on_progress=on_progress,
+            )
+        self.threads = {**_threads(cpus), **environment.to_dict()}
+        self.phases.append(PhaseRun(phase, outcome.wall_seconds, outcome.status))
+        self.console.line(f"  {phase}: {outcome.status.replace('_', ' ')} in {format_seconds(outcome.wall_seconds)}")
+        if outcome.failure is not None and outcome.status == "failed":
+            self.console.line(f"    {outcome.failure.summary}", style="red")
+        _raise_config_problem(outcome, self.run_dir, phase)
+        return outcome
+
+
+def not_ok(run: Run, outcome: Outcome, *, details: dict[str, Any] | None = None) -> StageResult:
+    """The result of a stage whose worker did not get through; out of memory is told with its sizes."""
+    metrics = Metrics()
+    failure = outcome.failure
+    if outcome.out_of_memory is not None and failure is not None:
+        limit = run.config.hardware.memory_bytes
+        requested = outcome.out_of_memory.get("requested_bytes")
+        metrics.add("given", memory_limit_bytes=limit)
+        metrics.add("measured", requested_bytes=requested)
+        asked = f"; {format_bytes(requested)} more was asked for" if requested else ""
+        failure = Failure(
+            f"{failure.summary}: the limit is {format_bytes(limit)}{asked}",
+            cause=failure.cause,
+            rank=failure.rank,
+            traceback=failure.traceback,
+        )
+    return StageResult(outcome.status, metrics, {**(details or {}), "threads": run.threads}, problem=failure)
+
+
+def _threads(cpus: UsableCpus) -> dict[str, Any]:
+    return {"usable_cpus": cpus.count, "usable_cpus_source": cpus.source}
+
+
+def _raise_config_problem(outcome: Outcome, run_dir: RunDir, phase: str) -> None:
+    """A factory that cannot be imported, text that is too short: the worker finds it, the user has to mend it."""
+    if outcome.status != "failed":
+        return
+    found = [error for error in run_dir.phase(phase).errors() if error.get("problems")]
+    if found:
+        raise ConfigError([Problem(**problem) for problem in found[0]["problems"]])

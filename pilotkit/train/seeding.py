@@ -1,0 +1,92 @@
+"""Seeds and random states of one process: python, numpy, torch and the device. Called by worker, rows, checkpoint.
+
+A state is a dict of tensors, ints and strings, so that a checkpoint loads it without unpickling anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, Any]
+
+
+def derive_seed(seed: int, *parts: object) -> int:
+    """A seed below 2^32 for one purpose, the same on every machine and in every process."""
+    text = ":".join(str(part) for part in (seed, *parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
+
+
+def seed_everything(seed: int, *, rank: int, deterministic: bool) -> None:
+    """Seed python, numpy, torch and every device with `seed + rank`, and choose deterministic algorithms or not.
+
+    Call it with rank 0 before the model is built, so that all ranks build the same weights, and with the own rank
+    after it, so that dropout differs. On NVIDIA the process has to be started with CUBLAS_WORKSPACE_CONFIG set.
+    """
+    seed_streams(seed + rank)
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic and torch.backends.cudnn.benchmark
+    # Deterministic mode also fills every new tensor, which would be measured as part of the step.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
+
+
+def seed_streams(seed: int) -> None:
+    """Seed the generators of this process that code draws from without naming one."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state(device: torch.device) -> State:
+    """The states of all generators of this process; loads with `weights_only=True`."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached_gauss = np.random.get_state(legacy=True)
+    state: State = {
+        "python_version": version,
+        "python_words": torch.tensor(words, dtype=torch.int64),
+        "python_gauss": "" if gauss is None else gauss.hex(),
+        "numpy_name": str(name),
+        "numpy_keys": torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+        "numpy_position": int(position),
+        "numpy_has_gauss": int(has_gauss),
+        "numpy_gauss": float(cached_gauss).hex(),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device.type).get_rng_state(device)
+    return state
+
+
+def set_random_state(state: State, *, device: torch.device) -> None:
+    """Bring back what `random_state` gave. A state without a device's part leaves the device's generator alone."""
+    gauss = state["python_gauss"]
+    words = tuple(state["python_words"].tolist())
+    random.setstate((state["python_version"], words, float.fromhex(gauss) if gauss else None))
+    np.random.set_state(
+        (
+            state["numpy_name"],
+            state["numpy_keys"].numpy().astype(np.uint32),
+            state["numpy_position"],
+            state["numpy_has_gauss"],
+            float.fromhex(state["numpy_gauss"]),
+        )
+    )
+    torch.set_rng_state(state["torch"])
+    if device.type != "cpu" and "device" in state:
+        torch.get_device_module(device.type).set_rng_state(state["device"], device)
+
+
+@contextmanager
+def preserved_random_state(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside leaves no trace outside."""
+    state = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(state, device=device)

@@ -1,0 +1,89 @@
+"""The tensors of one training state by name: what a checkpoint holds, and how it goes back. Used by `checkpoint`.
+
+Names are those of the plain model, `model.<parameter>` and `optimizer.<parameter>.<state>`, whatever DDP, FSDP, compile
+or activation checkpointing wrapped around it. Nothing here reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from pilotkit.train.manifest import CheckpointError
+
+# The optimizer of a plain SGD has no state at all, which DCP's strict mode takes for a missing one;
+# `check_names` has compared the names before.
+_NOT_STRICT = dcp_state.StateDictOptions(strict=False)
+
+
+def collect_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The live tensors (no copies), sharded ones as DTensor. Gradients have to be cleared.
+
+    Asking for optimizer state before the first step makes torch run a step with learning rate 0; what that leaves
+    (a step counter of 1, moments of the weight decay) is set back to zero, where the first real step begins.
+    """
+    is_fresh = not any(optimizer.state.values())
+    optimizer_state: Any = dcp_state.get_optimizer_state_dict(model, optimizer)["state"]
+    if is_fresh:
+        _zero_state(optimizer)
+    tensors: dict[str, Tensor] = {}
+    for name, value in dcp_state.get_model_state_dict(model).items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(f"model state {name} is a {type(value).__name__}; only tensors can be saved")
+        tensors[f"model.{name}"] = value
+    for name, states in optimizer_state.items():
+        for state, value in states.items():
+            assert isinstance(value, Tensor), (name, state)
+            tensors[f"optimizer.{name}.{state}"] = value
+    return tensors
+
+
+@torch.no_grad()
+def _zero_state(optimizer: torch.optim.Optimizer) -> None:
+    for states in optimizer.state.values():
+        for value in states.values():
+            if isinstance(value, Tensor):
+                value.zero_()
+
+
+def check_names(wanted: dict[str, Tensor], saved: Metadata, *, path: Path) -> None:
+    """Raises CheckpointError listing every tensor that only one side has, or that has another shape or dtype."""
+    stored = saved.state_dict_metadata
+    problems = [f"saved but not known to this run: {name}" for name in sorted(stored.keys() - wanted.keys())]
+    problems += [f"needed by this run but not saved: {name}" for name in sorted(wanted.keys() - stored.keys())]
+    for name in sorted(wanted.keys() & stored.keys()):
+        there, here = stored[name], wanted[name]
+        if not isinstance(there, TensorStorageMetadata):
+            problems.append(f"not a tensor: {name}")
+        elif there.size != here.shape or there.properties.dtype != here.dtype:
+            saved_as = f"{tuple(there.size)} {there.properties.dtype}"
+            problems.append(f"saved as {saved_as}, here {tuple(here.shape)} {here.dtype}: {name}")
+    if problems:
+        raise CheckpointError("\n".join([f"{path}: does not fit this run", *problems]))
+
+
+def restore_tensors(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
+    *,
+    param_groups: list[dict[str, Any]],
+) -> None:
+    """Put tensors and param groups (without their `params`) back through torch's own load functions and hooks."""
+    prefix = "model."
+    weights: dict[str, Any] = {
+        name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+    }
+    dcp_state.set_model_state_dict(model, weights)
+    current: Any = dcp_state.get_optimizer_state_dict(model, optimizer)
+    groups = [
+        {**group, "params": own["params"]} for group, own in zip(param_groups, current["param_groups"], strict=True)
+    ]
+    dcp_state.set_optimizer_state_dict(
+        model, optimizer, {"state": current["state"], "param_groups": groups}, options=_NOT_STRICT
+    )

@@ -1,0 +1,228 @@
+"""One optimizer step, and evaluation: the only place that runs forward and backward.
+
+The calls of `train_step`, on every rank alike: for each micro-batch rows.next, forward, backward (gradients are reduced
+in the last one); then unscale, clip, optimizer, scheduler; then one small gather, so that all ranks know the same loss
+and stop together. Called by the worker's phases, which pass `meter` in as `Sections`. Never saves, prints or measures.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from pilotkit.errors import ConfigError, PilotkitError, Problem
+from pilotkit.train.parallelism import SHARDED, free_gathered_parameters, gradient_sync, unused_parameters
+from pilotkit.train.precision import PrecisionPolicy
+from pilotkit.train.ranks import gather_scalar
+from pilotkit.train.rows import RowSource, RowStream, read_rows
+from pilotkit.train.seeding import preserved_random_state
+
+
+class Sections(Protocol):
+    """Told when a part of a step begins and ends: data_wait, forward, backward, optimizer."""
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+
+class NoSections:
+    """Listens to nothing."""
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        del name
+        return nullcontext()
+
+
+no_sections = NoSections()
+
+
+class NonFiniteLoss(PilotkitError):
+    """The loss or the gradient norm is infinite or NaN. Raised by every rank in the same step."""
+
+    def __init__(self, *, step: int, rank: int, quantity: str, value: float) -> None:
+        """`rank` is the first rank where it was seen; a gradient norm is that of all ranks together."""
+        self.step = step
+        self.rank = rank
+        super().__init__(f"step {step}: the {quantity} is {value} (first on rank {rank}); every rank stops here")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step gave. Losses and tokens are over all ranks, rows are this rank's."""
+
+    step: int
+    """Number of this step; the first is 1."""
+    loss: float
+    """Mean over micro-batches and ranks."""
+    grad_norm: float | None
+    """Norm of all gradients before clipping; None when nothing is clipped."""
+    lr: float
+    """Learning rate that this step used."""
+    num_tokens: int
+    row_ids: tuple[int, ...]
+    skipped: bool
+    """The loss scaler found an overflow: weights and learning rate stayed as they were."""
+
+
+class Trainer:
+    """Model, optimizer and data of one rank, and how far they are. `checkpoint` saves and restores its attributes."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler,
+        scaler: torch.amp.GradScaler | None,
+        precision: PrecisionPolicy,
+        train_rows: RowStream,
+        eval_dataset: RowSource,
+        device: torch.device,
+        grad_accum_steps: int,
+        max_grad_norm: float | None,
+        strategy: str,
+        rank: int,
+        world_size: int,
+        micro_batch_size: int,
+        seq_len: int,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.scaler = scaler
+        self.train_rows = train_rows
+        self.device = device
+        self.rank = rank
+        self.world_size = world_size
+        self.step = 0
+        self.tokens_seen = 0
+        self.num_skipped_steps = 0
+        self._precision = precision
+        self._eval_dataset = eval_dataset
+        self._grad_accum_steps = grad_accum_steps
+        self._max_grad_norm = max_grad_norm
+        self._strategy = strategy
+        self._micro_batch_size = micro_batch_size
+        self._num_tokens = micro_batch_size * seq_len * grad_accum_steps * world_size
+        self._is_sharded = strategy in SHARDED
+        self._has_checked_gradients = False
+
+    def train_step(self, sections: Sections = no_sections) -> StepResult:
+        """One optimizer step over grad_accum_steps micro-batches.
+
+        Raises NonFiniteLoss on all ranks together, and ConfigError when DDP would wait for a parameter that got no
+        gradient. A loss that is not finite passes while the scaler answers it by a skipped step.
+        """
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        self.model.train()
+        loss = torch.zeros((), dtype=torch.float32, device=self.device)
+        row_ids: list[int] = []
+        for index in range(self._grad_accum_steps):
+            with sections.section("data_wait"):
+                loaded = self.train_rows.next()
+                batch = self._to_device(loaded.tensors)
+            row_ids.extend(loaded.row_ids)
+            loss += self._forward_backward(batch, is_last=index == self._grad_accum_steps - 1, sections=sections)
+        self._check_gradients_once()
+        with sections.section("optimizer"):
+            grad_norm, skipped = self._update()
+        self.step += 1
+        self.tokens_seen += self._num_tokens
+        mean_loss = self._agree(loss / self._grad_accum_steps, grad_norm=grad_norm, skipped=skipped)
+        return StepResult(self.step, mean_loss, grad_norm, lr, self._num_tokens, tuple(row_ids), skipped)
+
+    @torch.no_grad()
+    def evaluate(self, num_batches: int) -> float:
+        """Mean loss over `num_batches` micro-batches of every rank: the same rows each time, without dropout.
+
+        Leaves random states, the position in the training data and each module's mode as they were.
+        """
+        modes = [(module, module.training) for module in self.model.modules()]
+        loss = torch.zeros((), dtype=torch.float32, device=self.device)
+        with preserved_random_state(self.device):
+            self.model.eval()
+            for index in range(num_batches):
+                with self._precision.autocast(self.device, sharded=self._is_sharded):
+                    loss += self.model(**self._eval_batch(index)).loss.float()
+            free_gathered_parameters(self.model, strategy=self._strategy)
+        for module, training in modes:
+            module.training = training
+        return float(gather_scalar(loss / num_batches).mean())
+
+    def _eval_batch(self, index: int) -> dict[str, Tensor]:
+        start = (index * self.world_size + self.rank) * self._micro_batch_size
+        rows = [row % len(self._eval_dataset) for row in range(start, start + self._micro_batch_size)]
+        return self._to_device(read_rows(self._eval_dataset, rows))
+
+    def _to_device(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+
+    def _forward_backward(self, batch: dict[str, Tensor], *, is_last: bool, sections: Sections) -> Tensor:
+        """The micro-batch's own loss, detached; gradients are those of its share in the step's mean."""
+        with gradient_sync(self.model, strategy=self._strategy, is_last=is_last):
+            with sections.section("forward"), self._precision.autocast(self.device, sharded=self._is_sharded):
+                loss: Tensor = self.model(**batch).loss
+            with sections.section("backward"):
+                share = loss / self._grad_accum_steps
+                backward: Any = share if self.scaler is None else self.scaler.scale(share)
+                backward.backward()
+        return loss.detach().float()
+
+    def _update(self) -> tuple[float | None, bool]:
+        """Clip, step, clear. The scheduler moves only with the weights, so a skipped step shifts no learning rate."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = None if self._max_grad_norm is None else self._clip(self._max_grad_norm)
+        skipped = False
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            scale = self.scaler.get_scale()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            skipped = self.scaler.get_scale() < scale
+        self.optimizer.zero_grad(set_to_none=True)
+        if skipped:
+            self.num_skipped_steps += 1
+        else:
+            self.scheduler.step()
+        return (None if norm is None else float(norm)), skipped
+
+    def _clip(self, max_norm: float) -> Tensor:
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def _agree(self, loss: Tensor, *, grad_norm: float | None, skipped: bool) -> float:
+        """The mean over ranks; every rank sees every rank's loss, so all raise or none does."""
+        losses = gather_scalar(loss)
+        mean = float(losses.mean())
+        # A scale below 1 means that the overflow is not the scale's doing: the scaler would skip for ever.
+        if skipped and self.scaler is not None and self.scaler.get_scale() >= 1.0:
+            return mean
+        if not math.isfinite(mean):
+            bad = (~losses.isfinite()).nonzero()
+            rank = int(bad[0]) if len(bad) else 0
+            raise NonFiniteLoss(step=self.step, rank=rank, quantity="loss", value=float(losses[rank]))
+        if grad_norm is not None and not math.isfinite(grad_norm):
+            raise NonFiniteLoss(step=self.step, rank=self.rank, quantity="gradient norm", value=grad_norm)
+        return mean
+
+    def _check_gradients_once(self) -> None:
+        """DDP waits in the next step for a parameter that got no gradient, and its own message comes one step late."""
+        if self._has_checked_gradients or self._strategy != "ddp":
+            return
+        self._has_checked_gradients = True
+        unused = unused_parameters(self.model)
+        if not unused or getattr(self.model, "find_unused_parameters", True):
+            return
+        names = ", ".join(name.removeprefix("module.") for name in unused)
+        fix = (
+            f"no gradient reached {names}; freeze them (requires_grad=False), or set this to true (a graph walk a step)"
+        )
+        raise ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])

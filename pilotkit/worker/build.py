@@ -1,0 +1,194 @@
+"""From a configuration to everything that one rank trains with. The only place where `train` meets `PilotConfig`.
+
+Every phase builds through here, so that what is proven, measured, piloted and restored is one and the same thing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilotkit.config.schema import PilotConfig
+from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
+from pilotkit.errors import PilotkitError
+from pilotkit.train import activation_checkpointing
+from pilotkit.train.blocks import find_blocks
+from pilotkit.train.factories import resolve
+from pilotkit.train.optimizer import build_optimizer
+from pilotkit.train.parallelism import parallelize
+from pilotkit.train.precision import PrecisionPolicy
+from pilotkit.train.rows import RowStream
+from pilotkit.train.scheduler import build_scheduler
+from pilotkit.train.seeding import seed_everything
+from pilotkit.train.trainer import Trainer
+from pilotkit.units import format_bytes
+from pilotkit.worker.session import Session
+
+
+class SharedMemoryTooSmall(PilotkitError):
+    """Loader processes would die with a bus error in the middle of training."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A trainer, how long its parts took (seconds), and what they are made of."""
+
+    trainer: Trainer
+    model_load_seconds: float
+    data_open_seconds: float
+    num_params: int
+    batch_bytes: int
+    """Bytes of one micro-batch on one rank."""
+
+    def close(self) -> None:
+        """End the loader's processes."""
+        self.trainer.train_rows.close()
+
+
+def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1) -> Built:
+    """Seed, load the data and the model, spread it, and make the trainer."""
+    config = session.config
+    train = config.train
+    seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
+    started = time.perf_counter()
+    train_rows, eval_dataset, batch_bytes = _open_data(session)
+    data_open_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    precision = precision_policy(config)
+    precision.apply_to_backend(session.device.torch_device)
+    model, num_params = _load_model(session, precision)
+    blocks = find_blocks(model, path=config.model.blocks)
+    activation_checkpointing.apply(model, mode=config.activation_checkpointing.mode, blocks=blocks)
+    model = parallelize(
+        model,
+        strategy=strategy,
+        dp_replicate=dp_replicate,
+        dp_shard=dp_shard,
+        precision=precision,
+        device=session.device.torch_device,
+        blocks=blocks,
+        reshard_after_forward=config.parallelism.reshard_after_forward,
+        find_unused_parameters=config.parallelism.find_unused_parameters,
+    )
+    if train.compile:
+        model.compile()
+    optimizer = _build_optimizer(config, model)
+    trainer = Trainer(
+        model,
+        optimizer=optimizer,
+        scheduler=build_scheduler(
+            optimizer,
+            name=config.scheduler.name,
+            lr_warmup_steps=config.scheduler.lr_warmup_steps,
+            num_steps=session.arithmetic.num_steps,
+            min_lr_ratio=config.scheduler.min_lr_ratio,
+        ),
+        scaler=precision.build_scaler(session.device.torch_device),
+        precision=precision,
+        train_rows=train_rows,
+        eval_dataset=eval_dataset,
+        device=session.device.torch_device,
+        grad_accum_steps=session.arithmetic.grad_accum_steps,
+        max_grad_norm=train.max_grad_norm,
+        strategy=strategy,
+        rank=session.rank,
+        world_size=session.world_size,
+        micro_batch_size=train.micro_batch_size,
+        seq_len=train.seq_len,
+    )
+    session.device.synchronize()
+    return Built(trainer, time.perf_counter() - started, data_open_seconds, num_params, batch_bytes)
+
+
+def precision_policy(config: PilotConfig) -> PrecisionPolicy:
+    """The precision section as `train` knows it."""
+    precision = config.precision
+    return PrecisionPolicy(
+        param_dtype=precision.param_dtype,
+        compute_dtype=precision.compute_dtype,
+        reduce_dtype=precision.reduce_dtype,
+        allow_tf32=precision.allow_tf32,
+        grad_scaler=precision.grad_scaler,
+    )
+
+
+def mesh_of(session: Session, *, strategy: str) -> tuple[int, int]:
+    """`(dp_replicate, dp_shard)` of a strategy over the ranks that are here, one node of the intended run."""
+    world_size = session.world_size
+    if strategy == "ddp":
+        return world_size, 1
+    if strategy == "fsdp":
+        return 1, world_size
+    if strategy == "hsdp":
+        shard = min(session.arithmetic.dp_shard, world_size)
+        # A group that spans nodes does not fit on one; half of the node keeps both kinds of traffic.
+        if shard in (1, world_size) or world_size % shard:
+            shard = max(world_size // 2, 1)
+        return world_size // shard, shard
+    return 1, 1
+
+
+def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module, int]:
+    config = session.config
+    factory = resolve(config.model.factory, key="model.factory")
+    model: nn.Module = factory(**config.model.kwargs)
+    precision.cast(model)
+    # `parameters()` gives a tied one once.
+    return model, sum(parameter.numel() for parameter in model.parameters())
+
+
+def _open_data(session: Session) -> tuple[RowStream, Any, int]:
+    config = session.config
+    factory = resolve(config.data.factory, key="data.factory")
+    options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
+    dataset = factory(split="train", **options)
+    row = dataset[0]
+    row_bytes = sum(value.nbytes for value in row.values() if isinstance(value, torch.Tensor))
+    batch_bytes = row_bytes * config.train.micro_batch_size
+    _check_shared_memory(session, batch_bytes)
+    rows = RowStream(
+        dataset,
+        micro_batch_size=config.train.micro_batch_size,
+        seed=config.train.seed,
+        rank=session.rank,
+        world_size=session.world_size,
+        position=0,
+        num_workers=config.data.num_workers,
+        prefetch_factor=config.data.prefetch_factor,
+        pin_memory=config.data.pin_memory,
+    )
+    return rows, factory(split="eval", **options), batch_bytes
+
+
+def _check_shared_memory(session: Session, batch_bytes: int) -> None:
+    data = session.config.data
+    needed = session.world_size * shared_memory_needed_bytes(
+        batch_bytes, num_workers=data.num_workers, prefetch_factor=data.prefetch_factor
+    )
+    free = shared_memory_free_bytes()
+    if not data.num_workers or free is None or free >= needed:
+        return
+    loaders = f"{session.world_size} ranks x data.num_workers {data.num_workers}"
+    raise SharedMemoryTooSmall(
+        f"the shared memory has {format_bytes(free)} free, and the loaders need {format_bytes(needed)}: {loaders} "
+        f"x data.prefetch_factor {data.prefetch_factor}, {format_bytes(batch_bytes)} a batch. "
+        "Make /dev/shm larger (docker run --shm-size=...), or lower data.num_workers"
+    )
+
+
+def _build_optimizer(config: PilotConfig, model: nn.Module) -> torch.optim.Optimizer:
+    optimizer = config.optimizer
+    return build_optimizer(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        name=optimizer.name,
+        lr=optimizer.lr,
+        betas=tuple(optimizer.betas),
+        eps=optimizer.eps,
+        momentum=optimizer.momentum,
+        weight_decay=optimizer.weight_decay,
+        implementation=optimizer.implementation,
+    )

@@ -1,0 +1,40 @@
+"""The phases by name. A phase is a function of a session that returns the plain data of its result."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from pilotkit.records import atomic
+from pilotkit.records.run_dir import RunDir
+from pilotkit.worker.session import Session, open_session
+
+Phase = Callable[..., dict[str, Any]]
+
+# name -> (module in this room, function, keyword arguments)
+PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "prove": ("prove", "train_and_save", {}),
+    "prove_restore": ("prove", "restore_and_evaluate", {}),
+    "measure": ("measure", "measure", {}),
+    "pilot_single": ("pilot", "pilot", {"strategy": "single"}),
+    "pilot_ddp": ("pilot", "pilot", {"strategy": "ddp"}),
+    "pilot_fsdp": ("pilot", "pilot", {"strategy": "fsdp"}),
+    "pilot_hsdp": ("pilot", "pilot", {"strategy": "hsdp"}),
+    "restore_uninterrupted": ("restore", "run_without_stop", {}),
+    "restore_before": ("restore", "run_and_save", {}),
+    "restore_after": ("restore", "load_and_run", {}),
+}
+
+
+def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
+    """Run one phase on this rank; rank 0 leaves the result."""
+    module_name, function_name, arguments = PHASES[phase]
+    function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
+    with open_session(run_dir, phase=phase) as session:
+        result = function(session, **arguments)
+    if rank == 0:
+        atomic.write_json(run_dir.phase(phase).result, result)
+
+
+__all__ = ["PHASES", "Session", "run_phase"]

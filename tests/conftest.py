@@ -1,0 +1,167 @@
+"""What every test gets: markers by folder, a check that it left nothing behind, odd paths, and the command line.
+
+`odd_tmp_path`      a temporary folder whose name has spaces, quotes, or letters beyond ASCII (one test run each)
+`pilotkit_cli`      runs `python -m pilotkit ...` in a temporary folder and ends all of its processes
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKERS = {"torch": ["torch"], "runs": ["slow", "torch"], "browser": ["slow"], "gpu": ["gpu"]}
+TOKEN = "PILOTKIT_TEST_TOKEN"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by the folder below tests/; a GPU test is skipped unless PILOTKIT_GPU=1."""
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        for marker in MARKERS.get(folder, []):
+            item.add_marker(marker)
+        if folder == "gpu" and os.environ.get("PILOTKIT_GPU") != "1":
+            item.add_marker(pytest.mark.skip(reason="needs an accelerator: set PILOTKIT_GPU=1"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaks an environment variable, the working directory, a child process or a process group."""
+    environment, folder, children = dict(os.environ), os.getcwd(), _children()
+    yield
+    leaks = _environment_leaks(environment)
+    os.environ.clear()
+    os.environ.update(environment)
+    if os.getcwd() != folder:
+        leaks.append(f"working directory {os.getcwd()}")
+        os.chdir(folder)
+    leaks += _process_group_leaks()
+    leaks += [f"child process {text}" for text in _end_children(children)]
+    if leaks:
+        pytest.fail("the test left behind: " + "; ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(
+    params=["two  spaces", 'it\'s "quoted"', "größe-模型", "a=b,[c]{d}$e"],
+    ids=["spaces", "quotes", "unicode", "special"],
+)
+def odd_tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """An empty folder with a name that breaks careless quoting."""
+    path = tmp_path / str(request.param)
+    path.mkdir()
+    return path
+
+
+@dataclass(frozen=True)
+class CliResult:
+    """How one command line ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    wall_seconds: float
+
+
+PilotkitCli = Callable[..., CliResult]
+
+
+@pytest.fixture
+def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
+    """`pilotkit_cli(*arguments, cwd=tmp_path, env={}, timeout=120)` runs the checkout's command line to its end.
+
+    Fails the test when the command takes longer than `timeout` seconds, or when one of its processes outlives it:
+    torchrun's workers lead sessions of their own, so they are found by a token in their environment.
+    """
+    token = secrets.token_hex(8)
+
+    def run(
+        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> CliResult:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pilotkit", *arguments],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **(env or {}), TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            _end_with_token(token)
+            stdout, stderr = process.communicate()
+            pytest.fail(f"pilotkit {' '.join(arguments)} took over {timeout} s\n{stdout}\n{stderr}", pytrace=False)
+        left = _end_with_token(token)
+        assert not left, f"pilotkit {' '.join(arguments)} left processes behind: {left}"
+        return CliResult(process.returncode, stdout, stderr, time.monotonic() - start)
+
+    yield run
+    _end_with_token(token)
+
+
+def _environment_leaks(before: Mapping[str, str]) -> list[str]:
+    names = (before.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}
+    return [f"environment variable {name}" for name in sorted(names) if before.get(name) != os.environ.get(name)]
+
+
+def _process_group_leaks() -> list[str]:
+    """A process group of torch.distributed; torch is not imported to find out."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    distributed.destroy_process_group()
+    return ["a torch.distributed process group"]
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end_children(before: set[psutil.Process]) -> list[str]:
+    """End what was started since and still runs after a second of grace; multiprocessing's own helpers may stay."""
+    left = _children() - before
+    if left:
+        gc.collect()  # a loader's workers end with their iterator
+        left = set(psutil.wait_procs(left, timeout=1)[1])
+    described = []
+    for process in left:
+        try:
+            command = " ".join(process.cmdline())
+            if process.status() == psutil.STATUS_ZOMBIE or "multiprocessing.resource_tracker" in command:
+                continue
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+        described.append(f"{process.pid} ({command})")
+    return described
+
+
+def _end_with_token(token: str) -> list[str]:
+    """Kill every process whose environment carries the token; returns their command lines."""
+    ended = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if f"{TOKEN}={token}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            ended.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
+            os.kill(int(folder.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return ended

@@ -1,0 +1,33 @@
+"""A device that answers at once and works later, with its own clock in place of the real one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+
+class FakeDevice:
+    """`launch` returns at once; the work is done when `synchronize` returns. Times are seconds of its own clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.num_synchronizations = 0
+        self._busy_until = 0.0
+
+    def launch(self, seconds: float) -> None:
+        self._busy_until = max(self.now, self._busy_until) + seconds
+
+    def host_work(self, seconds: float) -> None:
+        self.now += seconds
+
+    def synchronize(self) -> None:
+        self.num_synchronizations += 1
+        self.now = max(self.now, self._busy_until)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    fake = FakeDevice()
+    monkeypatch.setattr("pilotkit.meter.clock.time", SimpleNamespace(perf_counter=lambda: fake.now))
+    return fake

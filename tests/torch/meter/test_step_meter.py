@@ -1,0 +1,136 @@
+"""The three lines: what they write, who writes it, and that they never stop a training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotkit.errors import ConfigError, OutputError
+from pilotkit.meter import StepMeter
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PILOTKIT_METER_FILE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(meter: StepMeter, device: Any, *, seconds: list[float]) -> dict[str, Any]:
+    for value in seconds:
+        with meter.step():
+            device.launch(value)
+    return meter.close()
+
+
+def test_warmup_is_dropped_and_the_file_says_so(tmp_path: Path, device: Any) -> None:
+    path = tmp_path / "new folder" / "meter.json"
+    meter = StepMeter(path, tokens_per_step=300, num_warmup_steps=3, synchronize=device.synchronize)
+    result = run(meter, device, seconds=[10.0, 10.0, 10.0, 1.0, 1.0, 4.0])
+    assert json.loads(path.read_text()) == result
+    metrics = result["metrics"]
+    assert metrics.pop("peak_rss_bytes") > 0
+    assert metrics.pop("step_stddev_seconds") == pytest.approx(3**0.5)
+    assert metrics.pop("step_spread") == pytest.approx(3**0.5 / 2)
+    assert metrics.pop("step_p95_seconds") == pytest.approx(3.7)
+    assert metrics == {
+        "num_warmup_steps": 3,
+        "num_measured_steps": 3,
+        "warmup_seconds": 30.0,
+        "world_size": 1,
+        "tokens_per_step": 300,
+        "step_seconds": 1.0,
+        "step_mean_seconds": 2.0,
+        "step_min_seconds": 1.0,
+        "step_max_seconds": 4.0,
+        "tokens_per_second": 300.0,
+        "tokens_per_second_per_device": 300.0,
+    }
+    assert result["schema_version"] == 1
+    assert result["step_seconds"] == [10.0, 10.0, 10.0, 1.0, 1.0, 4.0]
+    assert result["notes"] == []
+    assert device.num_synchronizations == 12
+
+
+def test_sections_become_metrics(tmp_path: Path, device: Any) -> None:
+    meter = StepMeter(tmp_path / "m.json", tokens_per_step=1, num_warmup_steps=1, synchronize=device.synchronize)
+    for wait in (9.0, 1.0, 2.0, 3.0):
+        with meter.step(), meter.section("data_wait"):
+            device.host_work(wait)
+    assert meter.close()["metrics"]["data_wait_seconds"] == 2.0
+
+
+def test_path_from_the_environment(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTKIT_METER_FILE", str(tmp_path / "from env.json"))
+    result = run(
+        StepMeter(tokens_per_step=1, num_warmup_steps=0, synchronize=device.synchronize), device, seconds=[1.0]
+    )
+    assert json.loads((tmp_path / "from env.json").read_text()) == result
+
+
+def test_without_a_path_nothing_is_written(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    meter = StepMeter(tokens_per_step=1, num_warmup_steps=0, synchronize=device.synchronize)
+    assert run(meter, device, seconds=[2.0])["metrics"]["step_seconds"] == 2.0
+    assert meter.path is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rank", "written"), [("0", True), ("1", False)])
+def test_rank_0_writes_for_all(
+    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, rank: str, written: bool
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    path = tmp_path / "meter.json"
+    meter = StepMeter(path, tokens_per_step=800, num_warmup_steps=0, synchronize=device.synchronize)
+    metrics = run(meter, device, seconds=[1.0])["metrics"]
+    assert (metrics["tokens_per_second"], metrics["tokens_per_second_per_device"]) == (800.0, 200.0)
+    assert path.exists() is written
+
+
+def test_too_few_steps_is_a_note_not_an_error(tmp_path: Path, device: Any) -> None:
+    result = run(
+        StepMeter(tmp_path / "m.json", tokens_per_step=1, synchronize=device.synchronize), device, seconds=[1, 1]
+    )
+    assert result["notes"] == ["no step was counted: 2 were run and num_warmup_steps is 3"]
+    assert "step_seconds" not in result["metrics"]
+    assert result["metrics"]["num_warmup_steps"] == 2
+
+
+def test_close_twice_is_the_same_and_ends_the_meter(tmp_path: Path, device: Any) -> None:
+    meter = StepMeter(tmp_path / "m.json", tokens_per_step=1, num_warmup_steps=0, synchronize=device.synchronize)
+    first = run(meter, device, seconds=[1.0])
+    assert meter.close() is first
+    with pytest.raises(RuntimeError, match=r"^the meter is closed: no further step can be measured$"):
+        meter.step()
+
+
+def test_a_script_without_any_option(tmp_path: Path) -> None:
+    meter = StepMeter(tmp_path / "m.json", tokens_per_step=8, num_warmup_steps=1)
+    for _ in range(3):
+        with meter.step():
+            sum(range(1000))
+    metrics = meter.close()["metrics"]
+    assert metrics["num_measured_steps"] == 2
+    assert 0 < metrics["step_min_seconds"] <= metrics["step_seconds"] <= metrics["step_max_seconds"]
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, device: Any) -> None:
+    (tmp_path / "file").write_text("")
+    meter = StepMeter(tmp_path / "file" / "m.json", tokens_per_step=1, synchronize=device.synchronize)
+    with pytest.raises(OutputError) as raised:
+        meter.close()
+    assert str(raised.value) == f"{tmp_path}/file/m.json cannot be written: File exists"
+
+
+def test_numbers_out_of_range() -> None:
+    with pytest.raises(ConfigError) as raised:
+        StepMeter(tokens_per_step=0, num_warmup_steps=-1)
+    assert str(raised.value) == (
+        "2 problems in the configuration; nothing was started.\n"
+        "1. tokens_per_step=0\n    allowed: 1 or more\n    to mend: give the tokens of one step\n"
+        "2. num_warmup_steps=-1\n    allowed: 0 or more\n    to mend: give 0 to count every step"
+    )

@@ -1,0 +1,111 @@
+"""Strategies on two gloo ranks against one process, and what sharding does to tied and shared parameters."""
+
+import pytest
+import torch
+
+from pilotkit.train.parallelism import _separable_blocks, parallelize
+
+
+@pytest.fixture(scope="module")
+def reference(workload):
+    """One process with the same rows per optimizer step: 2 ranks x accumulation = 1 rank x twice the accumulation."""
+    found = {}
+    for grad_accum_steps in (2, 4):
+        trainer = workload.build_trainer(grad_accum_steps=grad_accum_steps)
+        found[grad_accum_steps] = workload.run_steps(trainer, 10)
+        found[grad_accum_steps]["eval_loss"] = trainer.evaluate(4)
+        found[grad_accum_steps]["after_eval"] = workload.run_steps(trainer, 1)["losses"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "accumulated"),
+    [("ddp", 2), ("ddp_accumulated", 4), ("fsdp", 2), ("fsdp_accumulated", 4), ("hsdp", 2)],
+)
+def test_two_ranks_train_like_one_process(scenario, accumulated, two_ranks, reference):
+    expected = reference[accumulated]
+    for found in two_ranks[scenario]:
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert found["grad_norms"] == pytest.approx(expected["grad_norms"], abs=1e-5)
+        assert found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
+        assert found["after_eval"] == pytest.approx(expected["after_eval"], abs=1e-5)
+        assert found["num_tokens"] == expected["num_tokens"]
+    assert expected["losses"][0] - expected["losses"][-1] > 0.05, "the run has to learn, or equality says nothing"
+
+
+@pytest.mark.parametrize("scenario", ["ddp", "ddp_accumulated", "fsdp"])
+def test_ranks_share_the_rows_of_a_step(scenario, two_ranks, reference):
+    accumulated = {"ddp": 2, "ddp_accumulated": 4, "fsdp": 2}[scenario]
+    first, second = two_ranks[scenario]
+    for step, rows in enumerate(reference[accumulated]["row_ids"]):
+        assert sorted(first["row_ids"][step] + second["row_ids"][step]) == sorted(rows)
+
+
+@pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_accumulated", "hsdp"])
+def test_tied_embeddings_stay_one_parameter(scenario, two_ranks, workload):
+    # token 32 * 16, positions 16 * 16, two blocks of 12 * 16^2 + 13 * 16, last norm 2 * 16; the head is the embedding.
+    num_params = 32 * 16 + 16 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16
+    for found in two_ranks[scenario]:
+        assert found["tied"]
+        assert found["num_params"] == num_params
+
+
+def test_sharded_mixed_precision_computes_in_bf16_and_keeps_fp32(two_ranks):
+    for found in two_ranks["bf16_fsdp"]:
+        assert found["compute"] == "torch.bfloat16"
+        assert found["param"] == "torch.float32"
+        assert found["losses"][0] == pytest.approx(3.47, abs=0.1)  # ln(32) for uniform tokens
+
+
+def test_ddp_names_a_parameter_without_gradient_in_the_first_step(two_ranks):
+    expected = (
+        "1 problem in the configuration; nothing was started.\n"
+        "1. parallelism.find_unused_parameters=False\n"
+        "    allowed: true for this model\n"
+        "    to mend: no gradient reached unused_head.weight; freeze them (requires_grad=False), "
+        "or set this to true (a graph walk a step)"
+    )
+    assert [found["message"] for found in two_ranks["unused"]] == [expected, expected]
+
+
+@pytest.mark.parametrize("scenario", ["nan_ddp", "nan_fsdp"])
+def test_all_ranks_stop_together_and_name_the_rank(scenario, two_ranks):
+    expected = {
+        "message": "step 3: the loss is nan (first on rank 1); every rank stops here",
+        "step": 3,
+        "rank": 1,
+    }
+    assert two_ranks[scenario] == [expected, expected]
+
+
+def test_overflow_on_one_shard_is_skipped_on_every_rank(two_ranks):
+    for found in two_ranks["overflow"]:
+        assert found["skipped"] == [True, False]
+        assert found["scale"] == 32768.0
+        assert found["unchanged"]
+        assert found["num_skipped_steps"] == 1
+        assert found["lrs"][0] == found["lrs"][1]
+
+
+def test_single_is_the_same_module(workload):
+    model = workload.build_model()
+    same = parallelize(
+        model,
+        strategy="single",
+        dp_replicate=1,
+        dp_shard=1,
+        precision=workload.FP32,
+        device=torch.device("cpu"),
+        blocks=None,
+        reshard_after_forward=True,
+        find_unused_parameters=False,
+    )
+    assert same is model
+
+
+def test_blocks_that_share_a_parameter_are_left_to_the_root_group():
+    model = torch.nn.Module()
+    model.blocks = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(4))
+    model.blocks[1].weight = model.blocks[0].weight
+    model.blocks.append(model.blocks[3])
+    assert _separable_blocks(model, model.blocks) == [model.blocks[2]]

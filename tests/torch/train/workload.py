@@ -1,0 +1,260 @@
+"""A tiny training run for the tests, and scenarios of it on several ranks.
+
+Imported through the `workload` fixture; run as `python workload.py OUT RANK WORLD_SIZE` by the `two_ranks` fixture: every
+rank goes through all scenarios in one process and leaves OUT/<rank>.json, so that torch is imported once a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pilotkit.errors import ConfigError
+from pilotkit.train import activation_checkpointing, checkpoint
+from pilotkit.train.blocks import find_blocks
+from pilotkit.train.models import gpt
+from pilotkit.train.optimizer import build_optimizer
+from pilotkit.train.parallelism import parallelize
+from pilotkit.train.precision import PrecisionPolicy
+from pilotkit.train.ranks import rank_and_world_size
+from pilotkit.train.rows import RowStream
+from pilotkit.train.scheduler import build_scheduler
+from pilotkit.train.seeding import seed_everything
+from pilotkit.train.tensors import collect_tensors
+from pilotkit.train.trainer import NonFiniteLoss, Trainer
+
+CPU = torch.device("cpu")
+SEQ_LEN, VOCAB_SIZE = 16, 32
+FP32 = PrecisionPolicy(param_dtype="float32", compute_dtype="float32", reduce_dtype="float32")
+BF16_MIXED = PrecisionPolicy(param_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32")
+FP16_MIXED = PrecisionPolicy(
+    param_dtype="float32", compute_dtype="float16", reduce_dtype="float32", grad_scaler=True
+)
+ADAMW = {"name": "adamw", "lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8, "momentum": 0.0, "weight_decay": 0.1}
+
+
+class CountingRows:
+    """Row i counts on from i, modulo the vocabulary: learnt in a few steps."""
+
+    def __init__(self, rows: range) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = (torch.arange(SEQ_LEN) + self.rows[index]) % VOCAB_SIZE
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def build_model(*, dropout: float = 0.0) -> torch.nn.Module:
+    return gpt.build(
+        vocab_size=VOCAB_SIZE,
+        num_layers=2,
+        num_heads=2,
+        hidden_size=16,
+        max_seq_len=SEQ_LEN,
+        dropout=dropout,
+        tie_embeddings=True,
+    )
+
+
+def build_trainer(
+    *,
+    strategy: str = "single",
+    model: torch.nn.Module | None = None,
+    model_seed: int = 0,
+    grad_accum_steps: int = 1,
+    precision: PrecisionPolicy = FP32,
+    dropout: float = 0.0,
+    activations: str = "none",
+    optimizer: dict[str, Any] = ADAMW,
+    num_workers: int = 0,
+    seed: int = 5,
+    num_rows: int = 80,
+    dp_replicate: int = 1,
+    wrap: Any = None,
+) -> Trainer:
+    rank, world_size = rank_and_world_size()
+    seed_everything(model_seed, rank=0, deterministic=True)
+    model = precision.cast(build_model(dropout=dropout) if model is None else model)
+    seed_everything(7, rank=rank, deterministic=True)
+    blocks = find_blocks(model)
+    activation_checkpointing.apply(model, mode=activations, blocks=blocks)
+    model = parallelize(
+        model,
+        strategy=strategy,
+        dp_replicate=dp_replicate,
+        dp_shard=world_size // dp_replicate,
+        precision=precision,
+        device=CPU,
+        blocks=blocks,
+        reshard_after_forward=True,
+        find_unused_parameters=False,
+    )
+    if wrap is not None:
+        model = wrap(model)
+    built = build_optimizer(model.parameters(), **{"implementation": "foreach", **optimizer})
+    return Trainer(
+        model,
+        optimizer=built,
+        scheduler=build_scheduler(built, name="cosine", lr_warmup_steps=3, num_steps=20, min_lr_ratio=0.1),
+        scaler=precision.build_scaler(CPU),
+        precision=precision,
+        train_rows=RowStream(
+            CountingRows(range(num_rows)),
+            micro_batch_size=2,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            num_workers=num_workers,
+        ),
+        eval_dataset=CountingRows(range(1000, 1010)),
+        device=CPU,
+        grad_accum_steps=grad_accum_steps,
+        max_grad_norm=1.0,
+        strategy=strategy,
+        rank=rank,
+        world_size=world_size,
+        micro_batch_size=2,
+        seq_len=SEQ_LEN,
+    )
+
+
+def run_steps(trainer: Trainer, num_steps: int) -> dict[str, list[Any]]:
+    results = [trainer.train_step() for _ in range(num_steps)]
+    return {
+        "losses": [result.loss for result in results],
+        "grad_norms": [result.grad_norm for result in results],
+        "row_ids": [list(result.row_ids) for result in results],
+        "num_tokens": [result.num_tokens for result in results],
+    }
+
+
+def _same_losses(out: Path, *, strategy: str, grad_accum_steps: int, **options: Any) -> dict[str, Any]:
+    # Another seed on every rank: the weights have to be rank 0's all the same.
+    rank, _ = rank_and_world_size()
+    trainer = build_trainer(strategy=strategy, model_seed=rank, grad_accum_steps=grad_accum_steps, **options)
+    found = run_steps(trainer, 10)
+    state = collect_tensors(trainer.model, trainer.optimizer)
+    embedding, head = (
+        getattr(tensor, "full_tensor", lambda tensor=tensor: tensor)()
+        for tensor in (state["model.token_embedding.weight"], state["model.lm_head.weight"])
+    )
+    num_params = sum(param.numel() for param in trainer.model.parameters())
+    return {
+        **found,
+        "tied": bool(torch.equal(embedding, head)),
+        "num_params": num_params,
+        "eval_loss": trainer.evaluate(2),
+        "after_eval": run_steps(trainer, 1)["losses"],
+    }
+
+
+def _continues(out: Path, *, strategy: str, **options: Any) -> dict[str, Any]:
+    build = {"strategy": strategy, "grad_accum_steps": 2, "dropout": 0.1, **options}
+    first = build_trainer(**build)
+    run_steps(first, 2)
+    saved = checkpoint.save(first, out / f"continues-{strategy}", config_text="seed: 5")
+    uninterrupted = run_steps(first, 3)
+    second = build_trainer(model_seed=99, **build)
+    loaded = checkpoint.load(second, saved.path)
+    return {"step": loaded.step, "uninterrupted": uninterrupted, "continued": run_steps(second, 3)}
+
+
+def _overflow_on_one_shard(out: Path) -> dict[str, Any]:
+    trainer = build_trainer(strategy="fsdp", precision=FP16_MIXED)
+    weights = trainer.model.token_embedding.weight
+    before = weights.to_local().clone()
+
+    def spoil(param: Any) -> None:
+        if dist.get_rank() == 0:
+            param.grad.to_local().fill_(float("inf"))
+
+    handle = weights.register_post_accumulate_grad_hook(spoil)
+    skipped = trainer.train_step()
+    handle.remove()
+    unchanged = bool(torch.equal(before, weights.to_local()))
+    following = trainer.train_step()
+    return {
+        "skipped": [skipped.skipped, following.skipped],
+        "lrs": [skipped.lr, following.lr],
+        "scale": trainer.scaler.get_scale(),
+        "unchanged": unchanged,
+        "num_skipped_steps": trainer.num_skipped_steps,
+    }
+
+
+def _nan_on_rank_1(out: Path, *, strategy: str) -> dict[str, Any]:
+    model = build_model()
+    trainer = build_trainer(strategy=strategy, model=model)
+    run_steps(trainer, 2)
+    if dist.get_rank() == 1:
+        model.register_forward_hook(lambda module, args, output: output._replace(loss=output.loss * float("nan")))
+    try:
+        trainer.train_step()
+    except NonFiniteLoss as error:
+        return {"message": str(error), "step": error.step, "rank": error.rank}
+    return {"message": "nothing was raised"}
+
+
+def _unused_parameter(out: Path) -> dict[str, Any]:
+    model = build_model()
+    model.unused_head = torch.nn.Linear(16, 2, bias=False)
+    trainer = build_trainer(strategy="ddp", model=model)
+    try:
+        run_steps(trainer, 3)
+    except ConfigError as error:
+        return {"message": str(error)}
+    return {"message": "nothing was raised"}
+
+
+def _bf16_under_fsdp(out: Path) -> dict[str, Any]:
+    seen: list[str] = []
+    model = build_model()
+    trainer = build_trainer(strategy="fsdp", model=model, precision=BF16_MIXED, activations="selective")
+    model.blocks[0].mlp.up.register_forward_hook(lambda module, args, output: seen.append(str(output.dtype)))
+    found = run_steps(trainer, 2)
+    return {**found, "compute": seen[0], "param": str(next(model.parameters()).dtype)}
+
+
+SCENARIOS = {
+    "ddp": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=1),
+    "ddp_accumulated": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=2),
+    "fsdp": lambda out: _same_losses(out, strategy="fsdp", grad_accum_steps=1),
+    "fsdp_accumulated": lambda out: _same_losses(out, strategy="fsdp", grad_accum_steps=2, activations="full"),
+    "hsdp": lambda out: _same_losses(out, strategy="hsdp", grad_accum_steps=1, dp_replicate=2),
+    "continues_ddp": lambda out: _continues(out, strategy="ddp"),
+    "continues_fsdp": lambda out: _continues(out, strategy="fsdp", activations="full"),
+    "continues_hsdp": lambda out: _continues(out, strategy="hsdp", dp_replicate=1),
+    "overflow": _overflow_on_one_shard,
+    "nan_ddp": lambda out: _nan_on_rank_1(out, strategy="ddp"),
+    "nan_fsdp": lambda out: _nan_on_rank_1(out, strategy="fsdp"),
+    "unused": _unused_parameter,
+    "bf16_fsdp": _bf16_under_fsdp,
+}
+
+
+def main(out: Path, rank: int, world_size: int) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(out / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=20))
+    found: dict[str, Any] = {}
+    for name, scenario in SCENARIOS.items():
+        try:
+            found[name] = scenario(out)
+        except Exception:
+            found[name] = {"traceback": traceback.format_exc()}
+    (out / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,285 @@
+"""The verdict over all the evidence: which way each record weighs, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pilotkit.decide.evidence import spread_of
+from pilotkit.decide.reservation import ReservationOutcome, judge
+from pilotkit.decide.verdict import Missing, Verdict, decide_verdict, stage_command
+from pilotkit.records.record import Failure, Record
+from pilotkit.units import GIB
+
+WEEK = judge(360_000.0, days=7, name="7d", num_gpus=2, price_per_gpu_hour=None, spread=None)
+DAY = judge(360_000.0, days=1, name="1d", num_gpus=2, price_per_gpu_hour=None, spread=None)
+LEDGER = [
+    {"part": "steps", "seconds": 350_000.0, "origin": "measured", "how": "counted", "included_in": None},
+    {"part": "copy-out", "seconds": None, "origin": "not run", "how": "not known", "included_in": None},
+]
+
+
+def _record(stage: str, metrics: dict[str, float] | None = None, **more: Any) -> Record:
+    defaults: dict[str, Any] = {"status": "ok", "lock_digest": "digest"}
+    return Record(f"{stage}-1", stage, started_at="2026-03-01", metrics=metrics or {}, **{**defaults, **more})
+
+
+def _good() -> dict[str, Record]:
+    card = [{"item": "load", "verdict": "PASS", "note": ""}, {"item": "restore", "verdict": "PASS", "note": ""}]
+    measured = {
+        "step_seconds": 0.5, "step_spread": 0.02, "peak_allocated_bytes": 1.0 * GIB, "memory_limit_bytes": 4.0 * GIB,
+    }  # fmt: skip
+    piloted = {
+        "world_size": 2.0,
+        "ddp_tokens_per_second": 3000.0,
+        "ddp_scaling_efficiency": 0.9,
+        "ddp_step_spread": 0.03,
+    }
+    strategies = {"ddp": {"status": "ok", "note": ""}, "fsdp": {"status": "failed", "note": "no such operator"}}
+    return {
+        "lock": _record("lock", {"num_distributions": 80}),
+        "prove": _record("prove", details={"card": card}),
+        "measure": _record("measure", measured),
+        "pilot": _record(
+            "pilot", piloted, details={"strategies": strategies, "recommendation": {"strategy": "ddp", "reason": ""}}
+        ),
+        "restore": _record("restore", {"num_steps": 3, "max_loss_difference": 0.0}),
+        "budget": _record("budget", {"total_seconds": 360_000.0, "goodput": 0.97}, details={"ledger": LEDGER}),
+    }
+
+
+def _decide(records: dict[str, Record], **changed: Any) -> Verdict:
+    reservations: list[ReservationOutcome] = changed.pop("reservations", [WEEK])
+    chosen = {"hardware": "cpu", "precision": "fp32", "activation_checkpointing": "none", **changed}
+    return decide_verdict(records, reservations=reservations, **chosen)
+
+
+def test_go_says_every_number_and_run_id() -> None:
+    verdict = _decide(_good(), strategy="ddp")
+    assert verdict.verdict == "GO"
+    assert verdict.missing == []
+    assert verdict.reasons == [
+        "Everything is pinned, 80 installed distributions among it (lock lock-1).",
+        "One complete step works on one device: 2 of 2 checks passed (prove prove-1).",
+        "A step on one device takes 500.0 ms (measured, spread 2.0 %) and peaks at 1.00 GiB of 4.00 GiB, 25 % "
+        "(measured) (measure measure-1).",
+        "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
+        "A run that was stopped continues in a new process; the loss differs by 0 at most over 3 steps (measured) "
+        "(restore restore-1).",
+        "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
+        "(budget budget-1).",
+        "Not known and not in that total: copy-out (budget budget-1).",
+        "The run takes 4 d 4 h at its slow edge and fits 7d (7 d 0 h) with 2 d 20 h to spare "
+        "(projected, budget budget-1).",
+    ]
+    assert verdict.evidence == {stage: f"{stage}-1" for stage in _good()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "reason"),
+    [
+        (
+            "prove",
+            {"status": "failed", "problem": Failure("the loss is not finite")},
+            "One complete step was not proved: the loss is not finite (prove prove-1).",
+        ),
+        (
+            "prove",
+            {"details": {"card": [{"item": "restore", "verdict": "FAIL", "note": ""}]}},
+            "One complete step was not proved: restore failed (prove prove-1).",
+        ),
+        (
+            "measure",
+            {
+                "status": "does_not_fit",
+                "metrics": {"requested_bytes": 1.0 * GIB, "memory_limit_bytes": 4.0 * GIB},
+                "problem": Failure("out of memory in backward: the limit is 4.00 GiB"),
+            },
+            "The run does not fit into memory (1.00 GiB asked for): out of memory in backward: the limit is 4.00 GiB "
+            "(measure measure-1).",
+        ),
+        (
+            "measure",
+            {"status": "failed", "problem": Failure("rank 0 raised ValueError.")},
+            "The step could not be measured: rank 0 raised ValueError (measure measure-1).",
+        ),
+        (
+            "pilot",
+            {
+                "status": "failed",
+                "details": {"strategies": {"ddp": {"status": "timed_out", "note": "over 1 h"}}},
+                "problem": Failure("nothing finished"),
+            },
+            "No strategy of the pilot worked (ddp: timed out, over 1 h): nothing finished (pilot pilot-1).",
+        ),
+        (
+            "pilot",
+            {"details": {"strategies": {"ddp": {"status": "failed", "note": "no gloo"}}}},
+            "No strategy of the pilot worked (ddp: failed, no gloo) (pilot pilot-1).",
+        ),
+        (
+            "restore",
+            {"status": "mismatch", "problem": Failure("the loss differs by 0.1")},
+            "Training did not continue as if it had never stopped: the loss differs by 0.1 (restore restore-1).",
+        ),
+        (
+            "restore",
+            {"details": {"comparison": [{"component": "optimizer", "verdict": "FAIL", "note": ""}]}},
+            "Training did not continue as if it had never stopped: optimizer differ (restore restore-1).",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_a_fault_is_no_go(stage: str, change: dict[str, Any], reason: str) -> None:
+    records = _good()
+    for name, value in change.items():
+        setattr(records[stage], name, value)
+    verdict = _decide(records)
+    assert (verdict.verdict, verdict.reasons) == ("NO-GO", [reason])
+
+
+def test_the_intended_strategy_counts() -> None:
+    verdict = _decide(_good(), strategy="fsdp")
+    assert (verdict.verdict, verdict.reasons) == (
+        "NO-GO",
+        ["The intended strategy fsdp did not work (failed, no such operator); ddp did (pilot pilot-1)."],
+    )
+    verdict = _decide(_good(), strategy="hsdp")
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [
+        Missing(
+            "pilot: the intended strategy hsdp was not among those that ran (pilot pilot-1)", "pilotkit stage=pilot"
+        )
+    ]
+
+
+def test_one_device_needs_no_pilot() -> None:
+    records = _good()
+    del records["pilot"]
+    assert _decide(records, strategy="single").verdict == "GO"
+    assert _decide(records).verdict == "INCOMPLETE"
+
+
+def test_no_reservation_long_enough_is_no_go() -> None:
+    verdict = _decide(_good(), reservations=[DAY])
+    assert verdict.verdict == "NO-GO"
+    assert verdict.reasons == [
+        "No reservation is long enough: the run takes 4 d 4 h at its slow edge, the longest (1d) has 1 d 0 h, "
+        "3 d 4 h too few (projected, budget budget-1)."
+    ]
+
+
+def test_the_shortest_reservation_that_fits_is_named() -> None:
+    month = judge(360_000.0, days=30, name="30d", num_gpus=2, price_per_gpu_hour=None, spread=None)
+    assert "fits 7d" in _decide(_good(), reservations=[month, DAY, WEEK]).reasons[-1]
+
+
+def test_without_reservations_nothing_is_decided() -> None:
+    verdict = _decide(_good(), reservations=[])
+    assert verdict.missing == [
+        Missing("reservation: none was given to compare with", "pilotkit stage=plan 'plan.reservations=[7d]'")
+    ]
+
+
+@pytest.mark.parametrize("stage", ["lock", "prove", "measure", "pilot", "restore", "budget"])
+def test_absent_evidence_is_incomplete(stage: str) -> None:
+    records = _good()
+    del records[stage]
+    verdict = _decide(records, overrides=["stage=all", "name=a b"])
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [Missing(f"{stage}: not run", f"pilotkit stage={stage} 'name=a b'")]
+    assert verdict.reasons[0] == "1 piece of evidence is missing; nothing found so far speaks against the run."
+
+
+@pytest.mark.parametrize("status", ["refused", "preempted", "timed_out", "cancelled", "running"])
+@pytest.mark.parametrize("stage", ["prove", "measure", "pilot", "restore"])
+def test_what_did_not_finish_is_missing_not_against(stage: str, status: str) -> None:
+    records = _good()
+    records[stage].status = status
+    records[stage].problem = Failure("no device named H100")
+    words = status.replace("_", " ")
+    verdict = _decide(records)
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing[0].what == f"{stage}: {words} ({stage} {stage}-1): no device named H100."
+
+
+def test_a_fault_outweighs_what_is_missing() -> None:
+    records = _good()
+    records["prove"].status = "failed"
+    del records["restore"]
+    verdict = _decide(records)
+    assert verdict.verdict == "NO-GO"
+    assert [item.what for item in verdict.missing] == ["restore: not run"]
+
+
+def test_drifted_records_are_void_even_when_they_failed() -> None:
+    records = _good()
+    records["prove"].lock_digest = "older"
+    records["prove"].status = "failed"
+    records["measure"].lock_digest = None
+    verdict = _decide(records)
+    assert verdict.verdict == "INCOMPLETE"
+    assert [item.what for item in verdict.missing] == [
+        "prove: drifted since prove-1, the newest lock is lock-1",
+        "measure: not pinned, measure-1 was made without a lock",
+    ]
+    assert "prove" not in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"precision": "bf16"}, ["numerics: what precision=bf16 does to the loss was not measured"]),
+        (
+            {"activation_checkpointing": "full"},
+            ["numerics: what activation_checkpointing=full does to the loss was not measured"],
+        ),
+        ({"hardware": "h100"}, ["qualify: the software stack is not qualified for h100"]),
+    ],
+    ids=["precision", "activation checkpointing", "hardware"],
+)
+def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str]) -> None:
+    verdict = _decide(_good(), **changed)
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [Missing(f"{what}, not built in this version", None) for what in expected]
+
+
+def test_an_estimate_is_wanted_where_nothing_was_measured() -> None:
+    records = _good()
+    records["measure"].status = "refused"
+    what = [item.what for item in _decide(records, hardware="h100").missing]
+    assert "estimate: nothing was measured on h100, and estimates are not built in this version" in what
+
+
+def test_a_projected_step_time_is_not_evidence_enough() -> None:
+    records = _good()
+    how = "10 x 1.00 s, projected to 16: uncalibrated, no network cost measured"
+    records["budget"].details = {"ledger": [{**LEDGER[0], "origin": "projected", "how": how}]}
+    assert _decide(records).missing == [
+        Missing(f"budget: the step time is only projected ({how}; budget budget-1)", "pilotkit stage=budget")
+    ]
+
+
+def test_warnings_stand_beside_the_figures() -> None:
+    records = _good()
+    records["measure"].details = {"warnings": ["the step time is unsteady"]}
+    assert "the step time is unsteady (measure measure-1)." in _decide(records).reasons
+
+
+def test_plain_data_and_back() -> None:
+    verdict = _decide({})
+    assert Verdict.from_dict(json.loads(json.dumps(verdict.to_dict()))) == verdict
+    assert set(verdict.to_dict()) == {"verdict", "reasons", "missing", "evidence"}
+
+
+def test_command_of_a_stage() -> None:
+    assert stage_command("prove") == "pilotkit stage=prove"
+    assert stage_command("prove", overrides=["stage=all", "a.b=[1, 2]"]) == "pilotkit stage=prove 'a.b=[1, 2]'"
+
+
+@pytest.mark.parametrize(("strategy", "spread"), [("single", 0.02), ("ddp", 0.03), ("hsdp", None)])
+def test_spread_of_the_intended_steps(strategy: str, spread: float | None) -> None:
+    assert spread_of(_good(), strategy=strategy) == spread
+    assert spread_of({}, strategy=strategy) is None

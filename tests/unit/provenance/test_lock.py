@@ -1,0 +1,260 @@
+"""The lock: what identifies a run, what stands in the way of repeating it, and what drifted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from pilotkit.provenance.container import Container
+from pilotkit.provenance.digest import digest_of
+from pilotkit.provenance.git import GitState
+from pilotkit.provenance.lock import build_lock, drift, lock_digest, reproducibility_problems, to_yaml
+from pilotkit.provenance.packages import Distribution
+from pilotkit.provenance.revisions import Revision
+
+COMMIT, OTHER = "a" * 40, "b" * 40
+IMAGE = f"org/x@sha256:{'0' * 64}"
+MODEL = Revision("built_in", "gpt_tiny", "1" * 64, "pilotkit 0.1.0 and kwargs; random weights", True)
+DATA = Revision("content", "stdlib", "2" * 64, "standard library, 674 files", True)
+CLEAN = GitState("clean", COMMIT)
+PINNED = Container(IMAGE, f"sha256:{'0' * 64}", True)
+NUMPY = Distribution("numpy", "2.0", "index", None)
+TORCH = {"version": "2.9.1", "cuda": "12.8", "hip": None, "git_version": "c0ffee", "debug": False}
+
+
+def make(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "config_digest": "3" * 64,
+        "model": MODEL,
+        "data": DATA,
+        "seed": 7,
+        "git": CLEAN,
+        "container": PINNED,
+        "distributions": [NUMPY],
+        "torch_build": TORCH,
+        "python_version": "3.11.7",
+        "pilotkit_version": "0.1.0",
+    }
+    return build_lock(**{**values, **changes})
+
+
+def test_lock_is_plain_and_in_order() -> None:
+    lock = make(distributions=[Distribution("zeta", "1", "index", None), NUMPY])
+    assert list(lock) == [
+        *("lock_version", "pilotkit", "python", "config_digest", "seed"),
+        *("model", "data", "git", "container", "torch", "packages"),
+    ]
+    assert list(lock["packages"]) == ["numpy", "zeta"]
+    assert lock["packages"]["numpy"] == {"version": "2.0", "origin": "index", "source": None}
+    assert json.loads(json.dumps(lock)) == lock
+
+
+def test_digest_is_of_exactly_what_identifies_the_run() -> None:
+    assert lock_digest(make()) == digest_of(
+        {
+            "lock_version": 1,
+            "pilotkit": "0.1.0",
+            "python": "3.11.7",
+            "config_digest": "3" * 64,
+            "seed": 7,
+            "model": {"kind": "built_in", "revision": "1" * 64},
+            "data": {"kind": "content", "revision": "2" * 64},
+            "git": {"commit": COMMIT, "state": "clean", "diff_digest": None},
+            "container": {"digest": f"sha256:{'0' * 64}"},
+            "torch": TORCH,
+            "packages": {"numpy": "2.0"},
+        }
+    )
+
+
+def test_a_lock_read_back_from_its_file_has_the_same_digest() -> None:
+    lock = make(
+        model=replace(MODEL, note="Modèle: 'é' # yes\nno", parts=(DATA,)),
+        git=GitState("untracked", COMMIT, "9", ["a b"]),
+    )
+    read = yaml.safe_load(to_yaml(lock))
+    assert read == lock
+    assert lock_digest(read) == lock_digest(lock)
+    assert drift(lock, read) == []
+
+
+def test_yaml_keeps_the_order() -> None:
+    assert to_yaml(make()).splitlines()[:9] == [
+        "lock_version: 1",
+        "pilotkit: 0.1.0",
+        "python: 3.11.7",
+        f"config_digest: '{'3' * 64}'",
+        "seed: 7",
+        "model:",
+        "  kind: built_in",
+        "  name: gpt_tiny",
+        f"  revision: '{'1' * 64}'",
+    ]
+
+
+EDITABLE = Distribution("mine", "1.0", "editable", "file:///home/a/mine")
+WHEEL = Distribution("mine", "1.0", "local", "file:///home/a/mine.whl#sha256=12ab")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            {"model": MODEL}, {"model": replace(MODEL, name="other", note="other words")}, id="notes-and-names"
+        ),
+        pytest.param({"git": replace(CLEAN, reason="")}, {"git": replace(CLEAN, reason="words")}, id="reason-of-git"),
+        pytest.param(
+            {"distributions": [EDITABLE]},
+            {"distributions": [replace(EDITABLE, source="file:///home/b/mine")]},
+            id="folder-of-an-editable-install",
+        ),
+        pytest.param(
+            {"distributions": [WHEEL]},
+            {"distributions": [replace(WHEEL, source="file:///tmp/mine.whl#sha256=12ab")]},
+            id="folder-of-a-wheel",
+        ),
+        pytest.param(
+            {"container": PINNED},
+            {"container": replace(PINNED, image=IMAGE.replace("x@", "x:1.2@"))},
+            id="tag-beside-a-digest",
+        ),
+    ],
+)
+def test_what_does_not_identify_a_run(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert make(**before) != make(**after)
+    assert lock_digest(make(**before)) == lock_digest(make(**after))
+    assert drift(make(**before), make(**after)) == []
+
+
+HUB = Revision("hub", "org/x", COMMIT, "commit as given", True)
+TOKENIZER = Revision("hub", "org/t", COMMIT, "commit as given", True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param({}, {"seed": 8}, ["seed: 7 -> 8"], id="seed"),
+        pytest.param({}, {"pilotkit_version": "0.2.0"}, ["pilotkit: 0.1.0 -> 0.2.0"], id="pilotkit"),
+        pytest.param({}, {"torch_build": {**TORCH, "cuda": None}}, ["torch.cuda: 12.8 -> none"], id="torch"),
+        pytest.param(
+            {},
+            {"git": GitState("dirty", OTHER, "9f")},
+            [f"git.commit: {COMMIT} -> {OTHER}", "git.state: clean -> dirty", "git.diff_digest: none -> 9f"],
+            id="git",
+        ),
+        pytest.param(
+            {},
+            {"distributions": [replace(NUMPY, version="2.1"), Distribution("zeta", "1", "index", None)]},
+            ["packages.numpy: 2.0 -> 2.1", "packages.zeta: absent -> 1"],
+            id="packages-changed-and-added",
+        ),
+        pytest.param({}, {"distributions": []}, ["packages.numpy: 2.0 -> absent"], id="package-removed"),
+        pytest.param(
+            {"distributions": [WHEEL]},
+            {"distributions": [replace(WHEEL, source="file:///home/a/mine.whl#sha256=34cd")]},
+            ["packages.mine: 1.0 (local sha256=12ab) -> 1.0 (local sha256=34cd)"],
+            id="rebuilt-wheel",
+        ),
+        pytest.param(
+            {},
+            {"distributions": [replace(NUMPY, origin="editable", source="file:///home/a/numpy")]},
+            ["packages.numpy: 2.0 -> 2.0 (editable)"],
+            id="now-editable",
+        ),
+        pytest.param(
+            {},
+            {"container": Container("org/x:1.2", None, False, "a tag")},
+            [f"container.digest: sha256:{'0' * 64} -> org/x:1.2"],
+            id="container",
+        ),
+        pytest.param(
+            {"model": HUB}, {"model": replace(HUB, name="org/y")}, ["model.name: org/x -> org/y"], id="hub-name"
+        ),
+        pytest.param(
+            {"data": replace(HUB, parts=(TOKENIZER,))},
+            {"data": replace(HUB, parts=(replace(TOKENIZER, revision=OTHER),))},
+            [f"data.parts.org/t.revision: {COMMIT} -> {OTHER}"],
+            id="tokenizer",
+        ),
+    ],
+)
+def test_drift_names_what_changed(before: dict[str, Any], after: dict[str, Any], expected: list[str]) -> None:
+    old, new = make(**before), make(**after)
+    assert drift(old, new) == expected
+    assert lock_digest(old) != lock_digest(new)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, [], id="none"),
+        pytest.param({"container": Container(None, None, False)}, [], id="no-container"),
+        pytest.param(
+            {"git": GitState("dirty", COMMIT, "9f", [], "2 changed files")},
+            ["the working tree is dirty: 2 changed files; commit them."],
+            id="dirty",
+        ),
+        pytest.param(
+            {"git": GitState("untracked", COMMIT, "9f", ["a.py", "b.py", "c.py", "d.py"], "4 untracked files")},
+            [
+                "the working tree has files that git does not track: 4 untracked files (a.py, b.py, c.py); "
+                "commit or ignore them."
+            ],
+            id="untracked",
+        ),
+        pytest.param(
+            {"git": GitState("unknown", None, None, [], "git is not installed")},
+            ["the state of the code is unknown: git is not installed."],
+            id="unknown",
+        ),
+        pytest.param(
+            {"model": Revision("hub", "org/x", None, "'main' is not a commit", False)},
+            ["model org/x is not pinned: 'main' is not a commit."],
+            id="unresolved-model",
+        ),
+        pytest.param(
+            {
+                "data": Revision(
+                    "hub",
+                    "org/d",
+                    COMMIT,
+                    "commit as given; org/t: offline",
+                    False,
+                    (replace(TOKENIZER, locked=False),),
+                )
+            },
+            ["data org/d is not pinned: commit as given; org/t: offline."],
+            id="unresolved-tokenizer",
+        ),
+        pytest.param(
+            {"container": Container("org/x:1.2", None, False, "a tag is not identity")},
+            ["container org/x:1.2 is not pinned: a tag is not identity."],
+            id="tag",
+        ),
+        pytest.param(
+            {"container": Container(None, None, False, "runs inside a container (docker) whose image is not named")},
+            ["container is not pinned: runs inside a container (docker) whose image is not named."],
+            id="unnamed-container",
+        ),
+        pytest.param(
+            {
+                "distributions": [
+                    EDITABLE,
+                    replace(WHEEL, name="a"),
+                    replace(WHEEL, name="z", source="file:///home/a/z"),
+                ]
+            },
+            [
+                "package mine 1.0 is installed editable: its version does not pin it.",
+                "package z 1.0 was installed from a local folder: nobody else has it.",
+            ],
+            id="packages",
+        ),
+    ],
+)
+def test_problems_in_sentences(changes: dict[str, Any], expected: list[str]) -> None:
+    assert reproducibility_problems(make(**changes)) == expected

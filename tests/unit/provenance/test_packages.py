@@ -1,0 +1,160 @@
+"""Installed distributions, from metadata folders made here, and the build of torch without importing it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotkit.provenance.packages import Distribution, Origin, installed_distributions, torch_build
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only folder on the path, named as an installer would."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(folder)])
+    return folder
+
+
+def install(site: Path, name: str, version: str = "1.0", *, direct: dict[str, Any] | str | None = None) -> None:
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if direct is not None:
+        (folder / "direct_url.json").write_text(direct if isinstance(direct, str) else json.dumps(direct))
+
+
+@pytest.mark.parametrize(
+    ("direct", "origin", "source"),
+    [
+        pytest.param(None, "index", None, id="index"),
+        pytest.param(
+            {"url": "https://user:secret@example.org/a.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "vcs",
+            "git+https://example.org/a.git@abc",
+            id="vcs-without-password",
+        ),
+        pytest.param(
+            {"url": "file:///src/a", "dir_info": {"editable": True}}, "editable", "file:///src/a", id="editable"
+        ),
+        pytest.param({"url": "file:///src/a", "dir_info": {}}, "local", "file:///src/a", id="local-folder"),
+        pytest.param(
+            {"url": "file:///w/a.whl", "archive_info": {"hashes": {"sha256": "12ab"}}},
+            "local",
+            "file:///w/a.whl#sha256=12ab",
+            id="local-wheel",
+        ),
+        pytest.param(
+            {"url": "https://token@example.org/a.whl?sig=secret#x", "archive_info": {"hash": "sha256=12ab"}},
+            "url",
+            "https://example.org/a.whl#sha256=12ab",
+            id="url-without-signature",
+        ),
+        pytest.param(
+            {"url": "https://example.org/a.whl", "archive_info": {}}, "url", "https://example.org/a.whl", id="url"
+        ),
+        pytest.param("{not json", "url", None, id="damaged"),
+    ],
+)
+def test_origin(site: Path, direct: dict[str, Any] | str | None, origin: Origin, source: str | None) -> None:
+    install(site, "a", direct=direct)
+    assert installed_distributions() == [Distribution("a", "1.0", origin, source)]
+
+
+def test_names_are_normalised_and_sorted(site: Path) -> None:
+    for name in ("Zeta", "my.pkg__x", "Alpha-B"):
+        install(site, name)
+    assert [item.name for item in installed_distributions()] == ["alpha-b", "my-pkg-x", "zeta"]
+
+
+def test_first_on_the_path_wins(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "a", "1.0")
+    install(tmp_path / "later/site-packages", "A", "2.0")
+    monkeypatch.setattr(sys, "path", [str(site), str(tmp_path / "later/site-packages")])
+    assert installed_distributions() == [Distribution("a", "1.0", "index", None)]
+
+
+def test_leftover_without_metadata_is_passed_over(site: Path) -> None:
+    install(site, "good")
+    (site / "bad-1.0.dist-info").mkdir()
+    assert [item.name for item in installed_distributions()] == ["good"]
+
+
+def test_checkout_on_the_path_is_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "checkout/a.egg-info"
+    folder.mkdir(parents=True)
+    (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: a\nVersion: 1.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout")])
+    assert installed_distributions() == [Distribution("a", "1.0", "editable", (tmp_path / "checkout").as_uri())]
+
+
+def test_target_folder_of_an_installer_is_not_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path / "vendored", "a")
+    (tmp_path / "vendored/a-1.0.dist-info/INSTALLER").write_text("pip\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "vendored")])
+    assert installed_distributions() == [Distribution("a", "1.0", "index", None)]
+
+
+def test_this_environment_agrees_with_the_standard_library() -> None:
+    found = {item.name: item.version for item in installed_distributions()}
+    assert found["pytest"] == importlib.metadata.version("pytest")
+    assert found["omegaconf"] == importlib.metadata.version("omegaconf")
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_torch_build_is_read_and_never_imported(site: Path) -> None:
+    (site / "torch").mkdir()
+    (site / "torch/__init__.py").write_text("raise RuntimeError('imported')\n")
+    (site / "torch/version.py").write_text(
+        "from typing import Optional\n"
+        "__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n"
+        "__version__ = '2.9.1+rocm6.4'\n"
+        "debug = False\n"
+        "cuda: Optional[str] = None\n"
+        "git_version = 'abc123'\n"
+        "hip: Optional[str] = '6.4.43482'\n"
+        "xpu: Optional[str] = None\n"
+    )
+    expected = {"version": "2.9.1+rocm6.4", "cuda": None, "hip": "6.4.43482", "git_version": "abc123", "debug": False}
+    assert torch_build() == expected
+    assert "torch" not in sys.modules
+
+
+@pytest.mark.usefixtures("without_torch", "site")
+def test_torch_that_is_not_installed() -> None:
+    assert torch_build() == {"version": None, "cuda": None, "hip": None, "git_version": None, "debug": None}
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("text", [None, "cuda = = 1\n"], ids=["no-version-file", "damaged"])
+def test_torch_without_a_readable_version(site: Path, text: str | None) -> None:
+    (site / "torch").mkdir()
+    (site / "torch/__init__.py").touch()
+    if text is not None:
+        (site / "torch/version.py").write_text(text)
+    assert set(torch_build().values()) == {None}
+
+
+def test_torch_of_this_environment_stays_out_of_the_process() -> None:
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "from pilotkit.provenance.packages import installed_distributions, torch_build\n"
+        "installed_distributions()\n"
+        "assert torch_build()['version'] == m.version('torch'), torch_build()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
