@@ -51,13 +51,25 @@ def run(arguments: list[str]) -> int:
         from pilotkit.launch.hydra_launchers import use_our_launchers
 
         use_our_launchers()
+    ended: list[PilotkitError] = []
+
+    def run_here(config: DictConfig) -> None:
+        # Hydra prints a line of its own about an exception that passes through it.
+        try:
+            task(config)
+        except PilotkitError as error:
+            ended.append(error)
+
     try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=CONFIG_NAME)(task)()
+        main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=CONFIG_NAME)
+        main(task if parsed.multirun else run_here)()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # ValueError is what Hydra's own argument checks raise; ours never reach this place as one.
         raise CompositionError(f"The configuration cannot be composed; nothing was started.\n{error}") from error
     finally:
         code = _tell_sweep()
+    if ended:
+        raise ended[0]
     return code
 
 

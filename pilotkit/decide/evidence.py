@@ -48,7 +48,11 @@ def spread_of(records: Mapping[str, Record], *, strategy: str) -> float | None:
 def _not_ok(record: Record) -> Finding:
     where = f"({record.stage} {record.run_id})"
     summary = (record.problem.summary if record.problem else "it left no reason").strip().rstrip(".")
-    if record.stage in ("lock", "budget") or record.status not in FAULTS:
+    strategies: Mapping[str, Mapping[str, Any]] = record.details.get("strategies") or {}
+    statuses = {str(found.get("status")) for found in strategies.values()}
+    some_fault = bool(statuses.intersection(FAULTS)) and "ok" not in statuses
+    faulty = record.status in FAULTS or (record.status == "timed_out" and some_fault)
+    if record.stage in ("lock", "budget") or not faulty:
         status = record.status.replace("_", " ")
         return Finding("missing", f"{status} {where}: {summary}.")
     if record.status == "does_not_fit":
@@ -104,8 +108,7 @@ def _prove(record: Record) -> Finding:
         return Finding("against", text)
     passed = sum(item["verdict"] == "PASS" for item in card)
     text = f"One complete step works on one device: {passed} of {len(card)} checks passed (prove {record.run_id})."
-    left_out = [str(item["item"]) for item in card if item["verdict"] == "NOT RUN"]
-    return Finding("for", text, (f"Not run by prove {record.run_id}: {', '.join(left_out)}.",) if left_out else ())
+    return Finding("for", text, _left_out(card, name="item", record=record))
 
 
 def _measure(record: Record) -> Finding:
@@ -130,8 +133,9 @@ def _pilot(record: Record, *, strategy: str | None) -> Finding:
     if strategies and not worked:
         return Finding("against", f"No strategy of the pilot worked{_strategy_notes(record)} {where}.")
     if strategy is not None and strategy in strategies and strategy not in worked:
+        weight: Weight = "against" if strategies[strategy].get("status") in FAULTS else "missing"
         text = f"The intended strategy {strategy} did not work ({_note(strategies[strategy])})"
-        return Finding("against", f"{text}; {', '.join(worked)} did {where}.")
+        return Finding(weight, f"{text}; {', '.join(worked)} did {where}.")
     if strategy in ("ddp", "fsdp", "hsdp") and strategy not in strategies:
         return Finding("missing", f"the intended strategy {strategy} was not among those that ran {where}")
     recommended = (record.details.get("recommendation") or {}).get("strategy")
@@ -161,7 +165,7 @@ def _restore(record: Record) -> Finding:
     difference = record.metrics.get("max_loss_difference")
     facts = f"; the loss differs by {difference:.3g} at most{over} (measured)" if difference is not None else over
     text = f"A run that was stopped continues in a new process{facts} {where}."
-    return Finding("for", text)
+    return Finding("for", text, _left_out(comparison, name="component", record=record))
 
 
 def _budget(record: Record) -> Finding:
@@ -179,7 +183,13 @@ def _budget(record: Record) -> Finding:
     )
     left_out = [str(line["part"]) for line in ledger if line["seconds"] is None and not line.get("included_in")]
     notes = (f"Not known and not in that total: {', '.join(left_out)} (budget {record.run_id}).",) if left_out else ()
-    return Finding("for", text, notes)
+    return Finding("for", text, (*notes, *_warnings(record)))
+
+
+def _left_out(rows: list[Mapping[str, Any]], *, name: str, record: Record) -> tuple[str, ...]:
+    """A card may be without a failure because something was not tried: say what."""
+    left_out = [str(row[name]) for row in rows if row["verdict"] == "NOT RUN"]
+    return (f"Not run by {record.stage}: {', '.join(left_out)} ({record.stage} {record.run_id}).",) if left_out else ()
 
 
 def _warnings(record: Record) -> tuple[str, ...]:

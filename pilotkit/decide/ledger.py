@@ -14,6 +14,7 @@ from typing import Any
 from pilotkit.records.record import Record
 from pilotkit.units import format_seconds
 
+START = "process start"
 STEPS = "steps"
 DATA_STALLS = "data stalls"
 NOT_RUN = "not run"
@@ -84,16 +85,9 @@ def build_ledger(
     What one device measured and several will do is marked projected.
     """
     cost = _Costs(records, world_size=world_size)
-    start = cost.line("process start", ("prove", "process_start_seconds"), count=num_starts)
-    if strategy != "single":
-        key = f"{strategy}_start_seconds"
-        start = cost.line("process start", ("pilot", key), ("prove", "process_start_seconds"), count=num_starts)
     lines = [
         _given("download", download_seconds, option="budget.download_seconds"),
-        start,
-        cost.line("model load", ("prove", "model_load_seconds"), count=num_starts),
-        cost.line("first batch", ("prove", "first_batch_seconds"), count=num_starts),
-        _warm_up(cost, count=num_starts),
+        *_start(cost, strategy=strategy, count=num_starts),
         _steps(records, strategy=strategy, world_size=world_size, count=num_steps),
         dataclasses.replace(
             cost.line(DATA_STALLS, ("measure", "data_wait_seconds"), count=num_steps), included_in=STEPS
@@ -144,12 +138,31 @@ class _Costs:
     def multiply(self, part: str, each: float, *, count: int, record: Record, name: str) -> LedgerLine:
         """A line from one figure, with the reservation that the number of devices asks for."""
         how = f"{count} x {format_seconds(each)} ({name})"
-        measured_on = int(record.metrics.get("world_size", 1))
-        origin = "measured"
-        if measured_on != self.world_size:
-            origin = "projected"
-            how += f"; measured on {_devices(measured_on)}, taken as the same on {self.world_size}: uncalibrated"
-        return LedgerLine(part, count * each, count, each, origin, how, record.run_id)
+        alone = 1 if record.stage in ("prove", "measure") else None
+        measured_on = record.metrics.get("world_size", alone)
+        if measured_on == self.world_size:
+            return LedgerLine(part, count * each, count, each, "measured", how, record.run_id)
+        where = (
+            f"measured on {_devices(int(measured_on))}" if measured_on is not None else "number of devices not recorded"
+        )
+        how += f"; {where}, taken as the same on {self.world_size}: uncalibrated"
+        return LedgerLine(part, count * each, count, each, "projected", how, record.run_id)
+
+
+def _start(cost: _Costs, *, strategy: str, count: int) -> list[LedgerLine]:
+    """From the launch to steady steps.
+
+    A piloted strategy was timed from its launch to the end of its first step, which holds the other parts.
+    """
+    parts = [
+        cost.line("model load", ("prove", "model_load_seconds"), count=count),
+        cost.line("first batch", ("prove", "first_batch_seconds"), ("prove", "data_open_seconds"), count=count),
+        _warm_up(cost, count=count),
+    ]
+    whole = ("pilot", f"{strategy}_start_seconds")
+    if strategy == "single" or cost.find(whole) is None:
+        return [cost.line(START, ("prove", "process_start_seconds"), count=count), *parts]
+    return [cost.line(START, whole, count=count), *(dataclasses.replace(part, included_in=START) for part in parts)]
 
 
 def _warm_up(cost: _Costs, *, count: int) -> LedgerLine:

@@ -67,12 +67,14 @@ def decide_verdict(
     precision: str,
     activation_checkpointing: str,
     reservations: Sequence[ReservationOutcome],
+    chosen_reservation: str | None = None,
     strategy: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Verdict:
     """Weigh the newest record of each stage.
 
     `hardware`, `precision`, `activation_checkpointing` and `strategy` are the names chosen for the intended run;
+    `chosen_reservation` is the one of `reservations` that is about to be made.
     `overrides` is what the user typed, repeated in the commands that would supply what is missing.
     NO-GO outweighs INCOMPLETE: a fault stays one whatever else is still to be measured.
     """
@@ -100,7 +102,7 @@ def decide_verdict(
         measured="measure" in found,
     )
     if "budget" in found:
-        found["reservation"] = _reservations(reservations, run_id=evidence["budget"])
+        found["reservation"] = _reservations(reservations, chosen=chosen_reservation, run_id=evidence["budget"])
         if found["reservation"].weight == "missing":
             command = stage_command("plan", overrides=[*overrides, "plan.reservations=[7d]"])
             missing.append(Missing(found.pop("reservation").text, command))
@@ -136,13 +138,23 @@ def _not_built(*, hardware: str, precision: str, activation_checkpointing: str, 
     return missing
 
 
-def _reservations(reservations: Sequence[ReservationOutcome], *, run_id: str) -> Finding:
-    """The shortest reservation that holds the run; without one, how much the longest falls short."""
+def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | None, run_id: str) -> Finding:
+    """Whether the chosen reservation holds the run (any, when none is chosen), and which one would."""
     if not reservations:
         return Finding("missing", "reservation: none was given to compare with")
     fitting = [outcome for outcome in reservations if outcome.fits]
+    refused = next((outcome for outcome in reservations if outcome.name == chosen and not outcome.fits), None)
+    if refused is not None and fitting:
+        longer = min(fitting, key=lambda outcome: outcome.hours_available)
+        text = (
+            f"The run takes {_hours(refused.slow_run_hours)} at its slow edge, {_hours(-refused.margin_hours)} more than "
+            f"{refused.name} has; reservation={longer.name} would hold it (projected, budget {run_id})."
+        )
+        return Finding("against", text)
     if fitting:
-        best = min(fitting, key=lambda outcome: outcome.hours_available)
+        best = next((outcome for outcome in fitting if outcome.name == chosen), None) or min(
+            fitting, key=lambda outcome: outcome.hours_available
+        )
         text = (
             f"The run takes {_hours(best.slow_run_hours)} at its slow edge and fits {best.name} "
             f"({_hours(best.hours_available)}) with {_hours(best.margin_hours)} to spare (projected, budget {run_id})."

@@ -15,6 +15,7 @@ from pilotkit.launch.command import describe_devices_command
 from pilotkit.launch.visible import count_visible
 
 PROBE_TIMEOUT_SECONDS = 120.0
+MOST_DEVICES = 64
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ def judge_devices(
 ) -> Devices:
     """Compare what the probe saw with what was asked. `seen` is the JSON of `pilotkit.device.describe_devices`."""
     names = [str(name) for name in seen.get("names", [])]
-    masks = count_visible(environ, vendor=vendor, ask_driver=lambda: int(seen.get("count", 0)))
+    # Where the driver does not tell how many there are without the masks, no index is taken to be past the end.
+    unmasked = seen.get("driver_count")
+    masks = count_visible(
+        environ, vendor=vendor, ask_driver=lambda: MOST_DEVICES if unmasked is None else int(unmasked)
+    )
     build = f"torch {seen.get('torch', 'unknown')}"
     if masks.problem:
         return Devices(0, problem=f"the visible devices are unclear: {masks.problem}")

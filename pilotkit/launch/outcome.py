@@ -5,7 +5,9 @@ Three witnesses are heard: the error files that ranks write, the summary that to
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,8 +16,10 @@ from typing import Any
 
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir
+from pilotkit.units import format_bytes
 
 LOG_TAIL_BYTES = 256 * 1024
+LITTLE_SPACE_BYTES = 1024 * 1024
 TORCHRUN_FAILURE = re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s+: (?P<code>-?\d+)")
 # What a process says last when the allocator's refusal could not become a Python exception.
 MEMORY_WORDS = ("std::bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
@@ -50,7 +54,13 @@ def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_k
         evidence = "the kernel's out-of-memory killer" if oom_kills else "the allocator's last words in the log"
         where = {"rank": killed[0], "out_of_memory": {"where": f"killed, says {evidence}"}, "summary": evidence}
         return _does_not_fit(where, wall_seconds)
-    return Outcome("failed", wall_seconds, failure=_failure(killed, errors, log, returncode))
+    failure = _failure(killed, errors, log, returncode)
+    free = shutil.disk_usage(phase.path).free
+    if free < LITTLE_SPACE_BYTES:
+        # On a full disk the worker's own words are lost, the traceback and the log among them.
+        words = f"the disk of the output folder is full ({format_bytes(free)} free); give another output_dir"
+        failure = dataclasses.replace(failure, summary=f"{failure.summary}: {words}")
+    return Outcome("failed", wall_seconds, failure=failure)
 
 
 def _does_not_fit(error: dict[str, Any], wall_seconds: float) -> Outcome:
@@ -83,12 +93,7 @@ def _failure(killed: tuple[int, int] | None, errors: Sequence[dict[str, Any]], l
             traceback=str(first.get("traceback", "")),
             log=last_lines(log),
         )
-    full = "No space left on device"
-    return Failure(
-        f"the worker ended with exit code {returncode} and left no result",
-        cause=full if full in log else "",
-        log=last_lines(log),
-    )
+    return Failure(f"the worker ended with exit code {returncode} and left no result", log=last_lines(log))
 
 
 def _killed_rank(log: str, returncode: int) -> tuple[int, int] | None:

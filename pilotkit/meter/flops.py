@@ -18,7 +18,7 @@ _KERNELS = (
     "cudnn_attention",
     "efficient_attention",
     "flash_attention",
-
+    "flash_attention_for_cpu",
     "fused_attention_overrideable",
 )
 

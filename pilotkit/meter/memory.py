@@ -92,7 +92,7 @@ class LiveTensorTracker:
         del self._storages[key]
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class has no types
+class _Watch(TorchDispatchMode):
     """Shows every tensor that an operator returns to `see`. A base class because torch asks for one."""
 
     def __init__(self, see: Callable[[Tensor], None]) -> None:

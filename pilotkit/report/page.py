@@ -119,7 +119,7 @@ def _linked(text: str, *, links: Mapping[str, str | None]) -> Markup:
     if not known:
         return escape(text)
     pattern = "|".join(re.escape(run_id) for run_id in sorted(known, key=len, reverse=True))
-    pieces = re.split(f"({pattern})", text)
+    pieces = re.split(rf"(?<![\w-])({pattern})(?![\w-])", text)
     anchor = Markup('<a href="{}">{}</a>')
     return Markup("").join(anchor.format(known[piece], piece) if piece in known else piece for piece in pieces)
 

@@ -13,11 +13,12 @@ from typing import Any
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
-from pilotkit.report.values import Value, format_value, record_href, status_words, value_of
+from pilotkit.report.parts import card_of, figure_of
+from pilotkit.report.strategies import arrange_pilot
+from pilotkit.report.values import format_value, record_href, status_words, value_of
 from pilotkit.report.view import Cell, Figure, Section, TableView, tone_of
 from pilotkit.units import format_seconds
 
-STRATEGIES = ("ddp", "fsdp", "hsdp")
 NOT_RUN = "not run"
 
 
@@ -58,7 +59,7 @@ def _lock(section: Section, record: Record, page_dir: Path) -> set[str]:
 
 
 def _prove(section: Section, record: Record, page_dir: Path) -> set[str]:
-    section.tables.append(_card(record.details.get("card") or [], name="item"))
+    section.tables.append(card_of(record.details.get("card") or [], name="item"))
     return set()
 
 
@@ -72,11 +73,15 @@ def _measure(section: Section, record: Record, page_dir: Path) -> set[str]:
             device=metrics.get("device_used_bytes"),
             requested=metrics.get("requested_bytes"),
         )
-        section.figures.append(_figure("Memory of one device", plot, record, "peak_allocated_bytes", page_dir))
+        section.figures.append(
+            figure_of("Memory of one device", plot, record=record, metric="peak_allocated_bytes", page_dir=page_dir)
+        )
     steps = [float(seconds) for seconds in record.details.get("steps") or ()]
     if steps:
         plot = plots.step_strip(steps, median=metrics.get("step_seconds"), p95=metrics.get("step_p95_seconds"))
-        section.figures.append(_figure("Time of each measured step", plot, record, "step_seconds", page_dir))
+        section.figures.append(
+            figure_of("Time of each measured step", plot, record=record, metric="step_seconds", page_dir=page_dir)
+        )
     section.figures += _step_parts(record, page_dir=page_dir)
     return set()
 
@@ -94,53 +99,13 @@ def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:
         return []
     plot = plots.stacked_bar(found, label="Parts of a step")
     legend = [(colour, word, format_seconds(seconds)) for word, seconds, colour in found]
-    return [_figure("Where a step goes", plot, record, "step_seconds", page_dir, legend=legend)]
-
-
-def _pilot(section: Section, record: Record, page_dir: Path) -> set[str]:
-    metrics = record.metrics
-    found: Mapping[str, Mapping[str, Any]] = record.details.get("strategies") or {}
-    recommendation = record.details.get("recommendation") or {}
-    if recommendation.get("strategy"):
-        section.lead = f"Recommended: {recommendation['strategy']}. {recommendation.get('reason') or ''}".strip()
-    speeds = {
-        name: metrics[f"{name}_tokens_per_second"] for name in STRATEGIES if f"{name}_tokens_per_second" in metrics
-    }
-    if speeds:
-        devices = int(metrics.get("world_size", 0))
-        single = metrics.get("single_tokens_per_second")
-        ideal = single * devices if single is not None and devices else None
-        plot = plots.throughput_bars(speeds, ideal=ideal, num_devices=devices)
-        source = f"{next(iter(speeds))}_tokens_per_second"
-        section.figures.append(_figure("Tokens per second by strategy", plot, record, source, page_dir))
-    every_column = {
-        "tokens/s": "tokens_per_second",
-        "step": "step_seconds",
-        "spread": "step_spread",
-        "peak memory": "peak_allocated_bytes",
-        "scaling": "scaling_efficiency",
-        "start": "start_seconds",
-    }
-    columns = {
-        title: metric
-        for title, metric in every_column.items()
-        if any(f"{name}_{metric}" in metrics for name in {*found, *speeds})
-    }
-    rows = []
-    for name in [*STRATEGIES, *(name for name in found if name not in STRATEGIES)]:
-        if name not in found and name not in speeds:
-            continue
-        status = str(found.get(name, {}).get("status", "ok"))
-        cells = [_cell(record, f"{name}_{metric}", page_dir=page_dir) for metric in columns.values()]
-        note = Cell(str(found.get(name, {}).get("note") or ""), tone="quiet")
-        rows.append([Cell(name), Cell(status_words(status), tone=tone_of(status)), *cells, note])
-    if rows:
-        section.tables.append(_without_empty(TableView(["strategy", "status", *columns, "note"], rows)))
-    return {f"{name}_{metric}" for name in {*found, *speeds} for metric in columns.values()}
+    return [
+        figure_of("Where a step goes", plot, record=record, metric="step_seconds", page_dir=page_dir, legend=legend)
+    ]
 
 
 def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
-    section.tables.append(_card(record.details.get("comparison") or [], name="component"))
+    section.tables.append(card_of(record.details.get("comparison") or [], name="component"))
     return set()
 
 
@@ -182,7 +147,7 @@ def _plan(section: Section, record: Record, page_dir: Path) -> set[str]:
     section.figures.append(
         Figure("The run in each reservation", plots.reservation_bars(reservations), "projected", href)
     )
-    currency = str((record.details.get("run") or {}).get("currency") or "")
+    currency = str(record.details.get("currency") or "")
     rows = []
     for item in reservations:
         cost = item.get("cost")
@@ -204,50 +169,11 @@ def _plan(section: Section, record: Record, page_dir: Path) -> set[str]:
     return set()
 
 
-def _card(items: Sequence[Mapping[str, Any]], *, name: str) -> TableView:
-    rows = [
-        [
-            Cell(str(item[name])),
-            Cell(str(item["verdict"]), tone=tone_of(str(item["verdict"]))),
-            Cell(str(item.get("note") or ""), tone="quiet"),
-        ]
-        for item in items
-    ]
-    return _without_empty(TableView([name, "verdict", "note"], rows))
-
-
-def _without_empty(view: TableView) -> TableView:
-    """The table without a last column in which no row says anything."""
-    if any(row[-1].text for row in view.rows):
-        return view
-    return TableView(view.columns[:-1], [row[:-1] for row in view.rows], view.title)
-
-
-def _cell(record: Record, metric: str, *, page_dir: Path) -> Cell:
-    if metric not in record.metrics:
-        return Cell("none", tone="quiet")
-    value: Value = value_of(record, metric, page_dir=page_dir)
-    return Cell(value.text, value.origin, value.href)
-
-
-def _figure(
-    title: str,
-    plot: Any,
-    record: Record,
-    metric: str,
-    page_dir: Path,
-    legend: Sequence[tuple[int, str, str]] = (),
-) -> Figure:
-    """A plot whose numbers share the origin of `metric`."""
-    origin = record.origins.get(metric, "origin not recorded")
-    return Figure(title, plot, origin, record_href(record, page_dir=page_dir), legend)
-
-
 _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
     "prove": _prove,
     "measure": _measure,
-    "pilot": _pilot,
+    "pilot": arrange_pilot,
     "restore": _restore,
     "budget": _budget,
     "plan": _plan,

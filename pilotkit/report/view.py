@@ -16,7 +16,10 @@ from pilotkit.report.values import Value
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table. With an `origin` it is a number, and that word is the link; `tone` is good, bad or quiet; `swatch` a series colour."""
+    """One cell of a table. With an `origin` it is a number, and that word is the link to `href`.
+
+    `tone` is good, bad or quiet; `swatch` the number of a series colour.
+    """
 
     text: str
     origin: str = ""

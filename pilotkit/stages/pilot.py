@@ -8,7 +8,7 @@ from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.stages.measure import as_metrics, step_warnings
+from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes, format_count
 

@@ -26,6 +26,7 @@ def run(run: Run) -> StageResult:
         precision=config.precision.name,
         activation_checkpointing=config.activation_checkpointing.mode,
         reservations=outcomes,
+        chosen_reservation=config.reservation.name,
         strategy=config.parallelism.strategy,
         overrides=run.overrides,
     )

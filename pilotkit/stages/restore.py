@@ -28,7 +28,7 @@ def run(run: Run) -> StageResult:
         outcomes[phase] = outcome
     after = outcomes["restore_after"].result
     metrics = Metrics()
-    metrics.add("given", num_steps=run.config.restore.num_steps)
+    metrics.add("given", num_steps=run.config.restore.num_steps, world_size=nproc)
     metrics.add("measured", after["metrics"], continued_loss=after["steps"][-1]["loss"])
     details: dict[str, Any] = {"threads": run.threads, "steps": {p: o.result["steps"] for p, o in outcomes.items()}}
     if given:
@@ -113,7 +113,8 @@ def _norms(steps: Sequence[dict[str, Any]]) -> list[float]:
 
 def _max_difference(reference: dict[str, Any], after: dict[str, Any]) -> float:
     resumed = reference["steps"][-len(after["steps"]) :]
-    return max(0.0, *(abs(one["loss"] - other["loss"]) for one, other in zip(resumed, after["steps"], strict=True)))
+    pairs = zip(resumed, after["steps"], strict=True)
+    return max(abs(float(one["loss"]) - float(other["loss"])) for one, other in pairs)
 
 
 def _process_count(run: Run) -> tuple[int, bool]:

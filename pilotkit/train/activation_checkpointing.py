@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pilotkit.errors import ConfigError, Problem
 
@@ -16,7 +15,8 @@ MODES = ("none", "full", "selective")
 
 
 def apply(model: nn.Module, *, mode: str, blocks: nn.ModuleList | None) -> int:
-    """Wrap every block in place; the number of wrapped blocks. Names in state dicts stay as they were.
+    """Make every block recompute; the number of blocks. The forward is replaced and no module is wrapped around a
+    block, so parameters, state dicts and types keep their names.
 
     `none` keeps all activations; `full` keeps only the input of each block; `selective` keeps the results of matrix
     products and attention too. Raises ConfigError when there are no blocks: wrapping nothing would look like success.
@@ -29,11 +29,11 @@ def apply(model: nn.Module, *, mode: str, blocks: nn.ModuleList | None) -> int:
         raise ConfigError(
             [Problem("activation_checkpointing.mode", mode, "none for this model", fix, ("model.blocks",))]
         )
-    options: dict[str, Any] = {"checkpoint_impl": CheckpointImpl.NO_REENTRANT}
+    options: dict[str, Any] = {"use_reentrant": False}
     if mode == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_costly_results)
-    for index, block in enumerate(blocks):
-        blocks[index] = checkpoint_wrapper(block, **options)
+    for block in blocks:
+        cast(Any, block).forward = partial(checkpoint, block.forward, **options)
     return len(blocks)
 
 

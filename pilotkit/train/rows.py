@@ -6,6 +6,9 @@ continues anywhere. A dataset's own random draws are seeded by k, so they contin
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilotkit.errors import ConfigError, Problem
-from pilotkit.train.seeding import derive_seed, preserved_random_state, seed_streams
+from pilotkit.train.seeding import derive_seed, preserved_random_state, seed_host_streams
 
 CPU = torch.device("cpu")
 
@@ -130,6 +133,7 @@ class RowStream:
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
             collate_fn=_collate,
+            worker_init_fn=_die_with_the_rank if self._num_workers else None,
             # A generator of its own: without one the loader draws from torch's, which training draws from.
             generator=torch.Generator().manual_seed(self._order.seed),
             **with_workers,
@@ -170,14 +174,21 @@ class _SeededRows(Dataset[Any]):
         return self.__getitems__([place])[0]
 
     def _read(self, position: int, row: int) -> tuple[int, Mapping[str, Tensor]]:
-        seed_streams(derive_seed(self._seed, "row", position))
+        seed_host_streams(derive_seed(self._seed, "row", position))
         return row, self._dataset[row]
 
 
 def read_rows(dataset: RowSource, rows: Sequence[int]) -> dict[str, Tensor]:
-    """The named rows as one batch, read here and now; tensors are (len(rows), ...)."""
-    return _collate([(row, dataset[row]) for row in rows])[1]
+    """The named rows as one batch, read here and now, each under a seed of its own; tensors are (len(rows), ...)."""
+    return _collate(_SeededRows(dataset, seed=0).__getitems__([(row, row) for row in rows]))[1]
 
 
 def _collate(rows: list[tuple[int, Mapping[str, Tensor]]]) -> tuple[list[int], dict[str, Tensor]]:
     return [row for row, _ in rows], default_collate([dict(tensors) for _, tensors in rows])
+
+
+def _die_with_the_rank(_worker: int) -> None:
+    """Ask Linux to kill this loader process with its rank: torch's own look at the parent comes every five seconds."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)

@@ -29,18 +29,19 @@ def seed_everything(seed: int, *, rank: int, deterministic: bool) -> None:
     Call it with rank 0 before the model is built, so that all ranks build the same weights, and with the own rank
     after it, so that dropout differs. On NVIDIA the process has to be started with CUBLAS_WORKSPACE_CONFIG set.
     """
-    seed_streams(seed + rank)
+    seed_host_streams(seed + rank)
+    torch.manual_seed(seed + rank)
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic and torch.backends.cudnn.benchmark
     # Deterministic mode also fills every new tensor, which would be measured as part of the step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
 
 
-def seed_streams(seed: int) -> None:
-    """Seed the generators of this process that code draws from without naming one."""
+def seed_host_streams(seed: int) -> None:
+    """Seed python, numpy and torch's CPU generator; devices keep theirs, so dropout on them is not reset."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 def random_state(device: torch.device) -> State:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from pilotkit.config.load import dump
+from pilotkit.meter.clock import StepClock
 from pilotkit.train import checkpoint
 from pilotkit.worker.build import build
 from pilotkit.worker.session import Session
@@ -22,13 +22,17 @@ def train_and_save(session: Session) -> dict[str, Any]:
     built = build(session, strategy="single")
     session.progress(1, total, label="prove")
     trainer = built.trainer
-    losses, step_seconds = [], []
+    clock = StepClock(session.device.synchronize)
+    losses = []
     for index in range(config.prove.num_steps):
-        seconds, result = _timed(trainer.train_step, session)
-        losses.append(result.loss)
-        step_seconds.append(seconds)
+        with clock.step():
+            losses.append(trainer.train_step(clock).loss)
         session.progress(2 + index, total, label="prove")
-    eval_seconds, eval_loss = _timed(lambda: trainer.evaluate(config.train.num_eval_batches), session)
+    first_wait_seconds = clock.section_seconds["data_wait"][0]
+    started = time.perf_counter()
+    eval_loss = trainer.evaluate(config.train.num_eval_batches)
+    session.device.synchronize()
+    eval_seconds = time.perf_counter() - started
     session.progress(total - 1, total, label="prove")
     saved = checkpoint.save(trainer, session.run_dir.checkpoints / CHECKPOINT_NAME, config_text=dump(config))
     session.progress(total, total, label="prove")
@@ -36,9 +40,9 @@ def train_and_save(session: Session) -> dict[str, Any]:
     return {
         "metrics": {
             "process_start_seconds": process_start_seconds,
-            "data_open_seconds": built.data_open_seconds,
+            "first_batch_seconds": built.data_open_seconds + first_wait_seconds,
             "model_load_seconds": built.model_load_seconds,
-            "first_step_seconds": step_seconds[0],
+            "first_step_seconds": clock.step_seconds[0],
             "num_steps": len(losses),
             "num_params": built.num_params,
             "batch_bytes": built.batch_bytes,
@@ -72,10 +76,3 @@ def restore_and_evaluate(session: Session) -> dict[str, Any]:
             "restored_eval_loss": eval_loss,
         }
     }
-
-
-def _timed(work: Callable[[], Any], session: Session) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = work()
-    session.device.synchronize()
-    return time.perf_counter() - started, result

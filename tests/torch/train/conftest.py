@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,8 +65,18 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
     return TwoRanks(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One thread, as these shapes are too small for two; and a variable that torch sets at first use."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 @pytest.fixture(autouse=True)
-def _leave_torch_as_it_was() -> Any:
+def _leave_torch_as_it_was() -> Iterator[None]:
     """Training sets switches of the whole process; the next test starts from the old ones."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     state = torch.get_rng_state()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 
 import pytest
@@ -39,9 +40,12 @@ def test_ranks_continue_bitwise(scenario, two_ranks):
         pytest.param({"optimizer": {**SGD, "momentum": 0.9}}, id="sgd momentum"),
         pytest.param({"optimizer": {**SGD, "momentum": 0.0}}, id="sgd without state"),
         pytest.param({"activations": "full"}, id="activation checkpointing"),
+        pytest.param({"precision": "BF16"}, id="bf16"),
+        pytest.param({"num_workers": 2}, id="loader processes"),
     ],
 )
 def test_one_process_continues_bitwise(options, workload, tmp_path):
+    options = {**options, "precision": getattr(workload, options.get("precision", "FP32"))}
     first = workload.build_trainer(dropout=0.1, grad_accum_steps=2, **options)
     workload.run_steps(first, 2)
     saved = checkpoint.save(first, tmp_path / "step-2", config_text="train: {seed: 5}\n")
@@ -51,6 +55,8 @@ def test_one_process_continues_bitwise(options, workload, tmp_path):
     assert (loaded.step, loaded.world_size, second.tokens_seen) == (2, 1, 2 * 2 * 2 * 16)
     assert workload.run_steps(second, 3) == uninterrupted
     assert_same_weights(first, second)
+    first.train_rows.close()
+    second.train_rows.close()
     in_folder = sum(path.stat().st_size for path in saved.path.iterdir() if path.name != "manifest.json")
     assert saved.num_bytes == in_folder
     assert json.loads((saved.path / "trainer.json").read_text())["config_text"] == "train: {seed: 5}\n"
@@ -212,7 +218,7 @@ def test_names_are_those_of_the_plain_model(workload, intact, two_ranks):
     assert "optimizer.blocks.0.mlp.up.weight.exp_avg" in expected
     for name in ("continues-ddp", "continues-fsdp", "continues-hsdp"):  # fsdp also has activation checkpointing
         assert set(FileSystemReader(two_ranks.folder / name).read_metadata().state_dict_metadata) == expected
-    compiled = workload.build_trainer(wrap=torch.compile, activations="full")
+    compiled = workload.build_trainer(wrap=lambda model: torch.compile(model, backend="eager"), activations="full")
     assert set(collect_tensors(compiled.model, compiled.optimizer)) == expected
     checkpoint.load(compiled, intact)
 
@@ -238,6 +244,20 @@ def test_a_disk_that_refuses_is_explained(workload, tmp_path):
     with pytest.raises(CheckpointError) as caught:
         checkpoint.save(workload.build_trainer(), tmp_path / "file" / "c", config_text="")
     assert str(caught.value) == f"{tmp_path / 'file' / 'c'}: cannot be saved: Not a directory"
+
+
+def test_a_disk_that_is_full_names_the_rank(workload, tmp_path):
+    trainer = workload.build_trainer()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            checkpoint.save(trainer, tmp_path / "c", config_text="")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(caught.value) == f"{tmp_path / 'c'}: cannot be saved: rank 0: [Errno 27] File too large"
+    assert not (tmp_path / "c").exists()
+    checkpoint.save(trainer, tmp_path / "c", config_text="")
 
 
 def test_nothing_is_unpickled_without_weights_only(workload, intact, monkeypatch):

@@ -124,6 +124,11 @@ def test_reading_leaves_the_random_states_of_training_alone(num_workers):
     assert draw() == expected
 
 
+def test_reading_does_not_seed_the_devices(monkeypatch):
+    monkeypatch.setattr(torch, "manual_seed", None)  # torch's own function also seeds every accelerator
+    stream().next()
+
+
 def test_close_ends_the_workers_and_next_starts_again():
     rows = stream(num_workers=2)
     rows.next()
@@ -154,4 +159,6 @@ def test_position_in_other_data_is_refused():
 
 
 def test_read_rows_stacks_the_named_rows():
-    assert read_rows(Rows(5), [4, 1])["input_ids"].tolist() == [[4], [1]]
+    first, second = read_rows(Rows(5), [4, 1]), read_rows(Rows(5), [1])
+    assert first["input_ids"].tolist() == [[4], [1]]
+    assert torch.equal(first["draws"][1:], second["draws"]), "an evaluation sees the same augmentation each time"

@@ -1,7 +1,7 @@
 """A tiny training run for the tests, and scenarios of it on several ranks.
 
-Imported through the `workload` fixture; run as `python workload.py OUT RANK WORLD_SIZE` by the `two_ranks` fixture: every
-rank goes through all scenarios in one process and leaves OUT/<rank>.json, so that torch is imported once a rank.
+Imported through the `workload` fixture; run as `python workload.py OUT RANK WORLD_SIZE` by the `two_ranks` fixture:
+every rank goes through all scenarios in one process and leaves OUT/<rank>.json, so that torch is imported once a rank.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ CPU = torch.device("cpu")
 SEQ_LEN, VOCAB_SIZE = 16, 32
 FP32 = PrecisionPolicy(param_dtype="float32", compute_dtype="float32", reduce_dtype="float32")
 BF16_MIXED = PrecisionPolicy(param_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32")
-FP16_MIXED = PrecisionPolicy(
-    param_dtype="float32", compute_dtype="float16", reduce_dtype="float32", grad_scaler=True
-)
+BF16 = PrecisionPolicy(param_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16")
+FP16_MIXED = PrecisionPolicy(param_dtype="float32", compute_dtype="float16", reduce_dtype="float32", grad_scaler=True)
 ADAMW = {"name": "adamw", "lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8, "momentum": 0.0, "weight_decay": 0.1}
 
 

@@ -32,7 +32,7 @@ RECORDS = {
         eval_batch_seconds=0.2,
     ),
     "pilot": _record("pilot", world_size=4, fsdp_step_seconds=0.6, fsdp_start_seconds=7.0),
-    "restore": _record("restore", checkpoint_save_seconds=5.0, restart_seconds=8.0),
+    "restore": _record("restore", world_size=1, checkpoint_save_seconds=5.0, restart_seconds=8.0),
 }
 
 
@@ -114,7 +114,40 @@ def test_steps_of_the_piloted_world_are_measured() -> None:
     line = _line(ledger, "steps")
     assert (line.seconds, line.origin, line.source_run_id) == (pytest.approx(600.0), "measured", "pilot-1")
     assert line.how == "1000 x 600.0 ms (fsdp_step_seconds of pilot on 4 devices)"
-    assert _line(ledger, "process start").how == "1 x 7.00 s (fsdp_start_seconds of pilot)"
+
+
+def test_a_piloted_start_holds_its_parts() -> None:
+    ledger = _ledger(strategy="fsdp", world_size=4)
+    start = _line(ledger, "process start")
+    assert (start.seconds, start.origin) == (pytest.approx(7.0), "measured")
+    assert start.how == "1 x 7.00 s (fsdp_start_seconds of pilot)"
+    assert {line.part for line in ledger.lines if line.included_in == "process start"} == {
+        "model load",
+        "first batch",
+        "warm-up",
+    }
+    assert ledger.total_seconds == pytest.approx(60 + 7 + 600 + 8 + 25 + 8 + 30)
+
+
+def test_the_data_set_stands_for_the_first_batch_where_that_was_not_timed() -> None:
+    assert _line(_ledger({"prove": _record("prove", data_open_seconds=1.5)}), "first batch").seconds == 1.5
+
+
+@pytest.mark.parametrize(
+    ("world_size", "origin", "where"),
+    [
+        (4.0, "measured", ""),
+        (1.0, "projected", "measured on 1 device"),
+        (None, "projected", "number of devices not recorded"),
+    ],
+    ids=["as many", "fewer", "unknown"],
+)
+def test_restore_says_on_how_many_devices(world_size: float | None, origin: str, where: str) -> None:
+    metrics = {"restart_seconds": 8.0, **({} if world_size is None else {"world_size": world_size})}
+    line = _line(_ledger({"restore": _record("restore", **metrics)}, strategy="fsdp", world_size=4), "one restart")
+    assert line.origin == origin
+    tail = f"; {where}, taken as the same on 4: uncalibrated" if where else ""
+    assert line.how == f"1 x 8.00 s (restart_seconds of restore){tail}"
 
 
 def test_what_one_device_measured_is_projected_on_several() -> None:

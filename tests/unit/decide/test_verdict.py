@@ -155,6 +155,23 @@ def test_the_intended_strategy_counts() -> None:
     ]
 
 
+def test_a_strategy_that_ran_out_of_time_says_nothing() -> None:
+    records = _good()
+    records["pilot"].details["strategies"]["fsdp"] = {"status": "timed_out", "note": ""}
+    assert _decide(records, strategy="fsdp").verdict == "INCOMPLETE"
+    records["pilot"].details["strategies"]["ddp"] = {"status": "failed", "note": "no gloo"}
+    records["pilot"].status = "timed_out"
+    assert _decide(records, strategy="fsdp").reasons == [
+        "No strategy of the pilot worked (ddp: failed, no gloo; fsdp: timed out): it left no reason (pilot pilot-1)."
+    ]
+
+
+def test_what_a_card_left_out_is_said() -> None:
+    records = _good()
+    records["restore"].details = {"comparison": [{"component": "continuation", "verdict": "NOT RUN", "note": ""}]}
+    assert "Not run by restore: continuation (restore restore-1)." in _decide(records).reasons
+
+
 def test_one_device_needs_no_pilot() -> None:
     records = _good()
     del records["pilot"]

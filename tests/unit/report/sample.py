@@ -90,7 +90,8 @@ def go_records(root: Path) -> dict[str, Record]:
             root,
             {
                 "world_size": 2, "visible_devices": 2, "idle_devices": 0, "single_tokens_per_second": 1630,
-                "single_step_seconds": 0.3141, "ddp_tokens_per_second": 2950, "ddp_step_seconds": 0.3471,
+                "single_step_seconds": 0.3141, "single_peak_allocated_bytes": 1.31 * GIB,
+                "ddp_first_step_seconds": 1.1, "ddp_tokens_per_second": 2950, "ddp_step_seconds": 0.3471,
                 "ddp_step_spread": 0.018, "ddp_peak_allocated_bytes": 1.33 * GIB, "ddp_scaling_efficiency": 0.905,
                 "ddp_start_seconds": 4.6, "fsdp_tokens_per_second": 2310, "fsdp_step_seconds": 0.4433,
                 "fsdp_step_spread": 0.024, "fsdp_peak_allocated_bytes": 1.12 * GIB, "fsdp_scaling_efficiency": 0.709,
@@ -155,7 +156,7 @@ def with_plan(records: dict[str, Record], root: Path, **choices: Any) -> dict[st
     details = {
         "verdict": verdict.to_dict(),
         "reservations": [item.to_dict() for item in outcomes],
-        "run": {"currency": "USD"},
+        "currency": "USD",
     }
     origins = {"run_hours": "projected", "gpu_hours": "projected", "num_gpus": "given"}
     every["plan"] = _record("plan", 7, root, hours, origins=origins, details=details)

@@ -162,6 +162,14 @@ def test_what_did_not_fit_is_drawn(sample: dict[str, Any], tmp_path: Path) -> No
     assert "OutOfMemoryError" in text
 
 
+def test_further_figures_of_strategies_share_a_table(sample: dict[str, Any], tmp_path: Path) -> None:
+    pilot = _render(sample, "go", tmp_path).split('<section id="pilot"')[1].split("</section>")[0]
+    text = _text(pilot[pilot.index(">") + 1 :])
+    assert "Further figures of each strategy figure single ddp tokens per second" in text
+    assert "first step none 1.10 s measured" in text
+    assert text.count("1.10 s") == 1
+
+
 def test_sweep_stands_in_the_chapter_of_measure(sample: dict[str, Any], tmp_path: Path) -> None:
     measure = _render(sample, "go", tmp_path).split('<section id="measure"')[1].split("</section>")[0]
     assert "Tokens per second by micro-batch and seq-len" in measure

@@ -1,0 +1,34 @@
+"""What stages that time steps make of the worker's numbers: origins, and the words that stand beside a doubtful one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pilotkit.records.record import Metrics
+
+# Not measured in any sense: settings, and sizes that follow from the configuration.
+GIVEN = ("num_warmup_steps", "num_measured_steps", "tokens_per_step", "memory_limit_bytes")
+
+
+def as_metrics(found: Mapping[str, float], *, prefix: str = "") -> Metrics:
+    """Worker's numbers with their origins."""
+    metrics = Metrics()
+    given = {name: value for name, value in found.items() if name in GIVEN}
+    metrics.add("given", {f"{prefix}{name}": value for name, value in given.items()})
+    metrics.add("measured", {f"{prefix}{name}": value for name, value in found.items() if name not in GIVEN})
+    return metrics
+
+
+def step_warnings(found: Mapping[str, float], *, max_spread: float) -> list[str]:
+    """What stands beside a step time that should not be taken at face value."""
+    warnings = []
+    spread = found["step_spread"]
+    if spread > max_spread:
+        warnings.append(
+            f"the step time is unsteady: its spread is {spread * 100:.1f} %, over the limit of {max_spread * 100:.1f} %"
+        )
+    if found["num_measured_steps"] < 5:
+        warnings.append(f"only {found['num_measured_steps']:.0f} steps were counted")
+    if found.get("num_alloc_retries"):
+        warnings.append(f"the allocator had to retry {found['num_alloc_retries']:.0f} times: memory was all but full")
+    return warnings
