@@ -147,8 +147,8 @@ def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | N
     if refused is not None and fitting:
         longer = min(fitting, key=lambda outcome: outcome.hours_available)
         text = (
-            f"The run takes {_hours(refused.slow_run_hours)} at its slow edge, {_hours(-refused.margin_hours)} more than "
-            f"{refused.name} has; reservation={longer.name} would hold it (projected, budget {run_id})."
+            f"The run takes {_hours(refused.slow_run_hours)} at its slow edge, {_hours(-refused.margin_hours)} more "
+            f"than {refused.name} has; reservation={longer.name} would hold it (projected, budget {run_id})."
         )
         return Finding("against", text)
     if fitting:

@@ -85,9 +85,14 @@ def set_random_state(state: State, *, device: torch.device) -> None:
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace outside."""
-    state = random_state(device)
+    """Whatever is drawn inside leaves no trace outside. Runs once a batch, so states are kept as their owners give them."""
+    on_device = None if device.type == "cpu" else torch.get_device_module(device.type).get_rng_state(device)
+    python, legacy_numpy, host = random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
     try:
         yield
     finally:
-        set_random_state(state, device=device)
+        random.setstate(python)
+        np.random.set_state(legacy_numpy)
+        torch.set_rng_state(host)
+        if on_device is not None:
+            torch.get_device_module(device.type).set_rng_state(on_device, device)

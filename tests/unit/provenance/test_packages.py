@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The only folder on the path, named as an installer would."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
+    sysconfig.get_config_vars()  # imports a module of the interpreter on its first call, which needs the real path
     monkeypatch.setattr(sys, "path", [str(folder)])
     return folder
 
