@@ -12,9 +12,11 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
-from pilotkit.records.points import Point, read_points, write_point
+from pilotkit.config.load import dump, load
+from pilotkit.errors import ConfigError
+from pilotkit.records.points import Point, read_points, write_point, write_point_config
 
 
 def launch_and_account(launcher: Any, job_overrides: Sequence[Sequence[str]], first_index: int) -> list[JobReturn]:
@@ -39,15 +41,35 @@ def launch_and_account(launcher: Any, job_overrides: Sequence[Sequence[str]], fi
         (list(overrides), "hydra.sweep.dir", first_index + offset, f"job_{first_index + offset}", state)
         for offset, overrides in enumerate(job_overrides)
     ]
-    jobs = executor.map_array(launcher, *zip(*calls, strict=True))
+    sound = [call for call in calls if _fix_configuration(launcher, sweep_dir, call[2], call[0])]
+    jobs = executor.map_array(launcher, *zip(*sound, strict=True)) if sound else []
     try:
         return [
-            _account(job, sweep_dir, call[2], filter_overrides(call[0])) for job, call in zip(jobs, calls, strict=True)
+            _account(job, sweep_dir, call[2], filter_overrides(call[0])) for job, call in zip(jobs, sound, strict=True)
         ]
     except BaseException:
         for job in jobs:
             job.cancel()
         raise
+
+
+def _fix_configuration(launcher: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) -> bool:
+    """Resolve a point now, as the job may start when the environment says something else.
+
+    A point whose configuration is wrong becomes a row at once and no job; False then.
+    """
+    folder = sweep_dir / str(index)
+    composed = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
+    launch_dir = Path(composed.hydra.runtime.cwd)
+    with open_dict(composed):
+        del composed["hydra"]
+    try:
+        write_point_config(folder, dump(load(composed, launch_dir=launch_dir)))
+    except ConfigError as error:
+        words = list(filter_overrides(overrides))
+        write_point(folder, Point(index, words, problem=str(error), is_config_problem=True))
+        return False
+    return True
 
 
 def _account(job: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) -> JobReturn:

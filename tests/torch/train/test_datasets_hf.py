@@ -1,4 +1,4 @@
-"""Rows from a Hugging Face table, where `datasets` is installed; models/test_huggingface says what is said without it."""
+"""Rows from a Hugging Face table, where `datasets` is installed."""
 
 import pytest
 
