@@ -5,7 +5,6 @@ Hydra's launcher reads the results in order and gives up at the first job withou
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,7 @@ def _account(job: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) ->
 
 
 def _how_it_died(job: Any, error: Exception) -> str:
-    """`crashed (signal 9, SIGKILL)` where the process can still be asked, else the first line of the error."""
-    process = getattr(job, "_process", None)
-    code = process.poll() if process is not None else None
-    if code is not None and code < 0:
-        return f"crashed (signal {-code}, {signal.Signals(-code).name})"
-    if code:
-        return f"crashed (exit code {code}); see {job.paths.stderr}"
+    """submitit keeps no exit code of a local job: what is known is that there is neither a result nor a traceback."""
+    if type(error).__name__ == "UncompletedJobError":
+        return f"crashed without a word, as kill -9 or the out-of-memory killer leave it; log: {job.paths.stderr}"
     return f"crashed: {str(error).strip().splitlines()[0]}"
