@@ -88,7 +88,7 @@ def _run(
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)
-    announce(record, console)
+    announce(record, console, with_reason=point is not None)
     console.line(f"  record: {Path(config.output_dir) / config.name / config.stage / record.run_id}")
     return record
 

@@ -43,10 +43,12 @@ class FollowSweep(Callback):
 def run(arguments: list[str]) -> int:
     """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
     register_schema()
-    parsed = get_args_parser().parse_args(arguments)
+    # Intermixed: flags may stand between overrides, which Hydra's own reading of the line does not take.
+    parsed = get_args_parser().parse_intermixed_args(arguments)
     _check(parsed)
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv[1:] = arguments
+    flags = [argument for argument in arguments if argument not in parsed.overrides]
+    sys.argv[1:] = [*flags, *parsed.overrides]
     if parsed.multirun:
         from pilotkit.launch.hydra_launchers import use_our_launchers
 
