@@ -87,7 +87,7 @@ def _check(parsed: argparse.Namespace) -> None:
     if parsed.config_name or parsed.config_path:
         return  # somebody else's configuration: Hydra knows its names, we do not
     extra = [Path(parsed.config_dir)] if parsed.config_dir else []
-    problems, sound = check_overrides(parsed.overrides, extra_dirs=extra)
+    problems, sound = check_overrides(parsed.overrides, multirun=parsed.multirun, extra_dirs=extra)
     if problems:
         touched = [problem.key for problem in problems]
         raise ConfigError([*problems, *_problems_of_the_rest(sound, touched=touched)])
