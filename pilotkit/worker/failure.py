@@ -55,7 +55,7 @@ def _problems(error: BaseException) -> list[dict[str, Any]]:
 
 def _out_of_memory(error: BaseException) -> dict[str, Any] | None:
     try:
-        from pilotkit.device import is_out_of_memory
+        from pilotkit.meter.out_of_memory import is_out_of_memory
     except (ImportError, OSError):  # a torch whose libraries are missing raises the second
         return None
     found = is_out_of_memory(error)
