@@ -88,9 +88,10 @@ def _checked(config: PilotConfig) -> PilotConfig:
 def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
     """What is wrong in each section; OmegaConf itself stops at the first, and one by one is slow when nothing is."""
     problems = []
+    typed = OmegaConf.structured(PilotConfig)
     for key, value in plain.items():
         try:
-            OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
+            OmegaConf.merge(typed, {key: value})
         except OmegaConfBaseException as error:
             given = value
             for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:

@@ -124,7 +124,7 @@ def _metric(record: Record, *names: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A hardware or model group stands for itself by its name."""
+    """A group stands for itself by its name, or by the one field that two of them have instead."""
     if isinstance(value, Mapping):
-        value = value.get("name")
+        value = value.get("name") or value.get("strategy") or value.get("mode")
     return "-" if value is None else str(value)
