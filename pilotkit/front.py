@@ -24,6 +24,9 @@ from pilotkit.config.overrides import check_overrides
 from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
 from pilotkit.errors import EXIT_OK, ConfigError, PilotkitError, Problem
 
+# What a Slurm job calls with the folder of its point.
+POINT_ENTRY = "pilotkit.dispatch:run_point"
+
 
 class CompositionError(PilotkitError):
     """Hydra could not compose, for a reason that our own check does not know."""
@@ -42,7 +45,10 @@ class FollowSweep(Callback):
 
 def run(arguments: list[str]) -> int:
     """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
+    from pilotkit.launch.hydra_launchers import register_slurm_launcher
+
     register_schema()
+    register_slurm_launcher(entry=POINT_ENTRY)
     parsed = get_args_parser().parse_args(arguments)
     _check(parsed)
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report", "sweep_status", "sweep_collect")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -224,6 +224,52 @@ class ClusterConfig:
 
     name: str = option(choices=("local", "slurm"))
     """`local`: this machine. `slurm`: sweeps are submitted as jobs."""
+    partition: Optional[str] = None
+    """Slurm partition. Null: the cluster's default one."""
+    account: Optional[str] = None
+    """Slurm account. Null: your default one."""
+    qos: Optional[str] = None
+    """Quality of service."""
+    constraint: Optional[str] = None
+    """Node features, as in `sbatch --constraint`."""
+    exclude: Optional[str] = None
+    """Nodes that are not to be used, as in `sbatch --exclude`."""
+    gpu_type: Optional[str] = None
+    """What this cluster calls the accelerator in its gres. Null: the hardware's name; `any`: no type is asked for."""
+    gres: Optional[str] = None
+    """The whole of `sbatch --gres`. Null: derived from the hardware, the stage and `parallelism.nproc_per_node`."""
+    time_minutes: Optional[int] = option(None, ge=1)
+    """Time limit of a job, minutes. Null: the length of the reservation."""
+    cpus_per_task: Optional[int] = option(None, ge=1)
+    """Cores on each node. Null: one for each process and one for each of its loader processes."""
+    mem_gb: Optional[float] = option(None, gt=0)
+    """Host memory on each node, GiB. Null: the partition's default."""
+    array_parallelism: int = option(256, ge=1)
+    """Most points of one array that run at the same time."""
+    signal_delay_seconds: int = option(120, ge=1)
+    """How long before the time limit a job is told to save and end, seconds."""
+    max_requeues: int = option(3, ge=0)
+    """How often a point that was preempted goes back to the queue."""
+    setup: List[str] = option([])
+    """Shell lines of the job before pilotkit starts: modules, variables."""
+    python: Optional[str] = None
+    """Shell words that start Python in the job, as `apptainer exec --nv train.sif python`. Null: this Python."""
+    additional_parameters: Dict[str, Any] = field(default_factory=dict)
+    """Any other option of sbatch by its long name, as `{mail-type: FAIL, reservation: x}`."""
+    wait: bool = False
+    """Wait for every point with a live table, instead of returning after submission."""
+
+
+@dataclass
+class SweepOptions:
+    """Sweeps: what is run again, and which sweep `sweep_status` and `sweep_collect` look at."""
+
+    rerun: str = option("none", choices=("none", "failed", "all"))
+    """Points that were run before: none again, those that failed, or all. A point without a result always runs."""
+    skip_invalid: bool = False
+    """Submit the sound points although others are wrong. False: one wrong point refuses the sweep."""
+    dir: Optional[str] = None
+    """Folder of a sweep, for `sweep_status` and `sweep_collect`. Null: the newest of this study."""
 
 
 @dataclass
@@ -328,6 +374,7 @@ class PilotConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     reservation: ReservationConfig = field(default_factory=ReservationConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    sweep: SweepOptions = field(default_factory=SweepOptions)
 
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
