@@ -49,10 +49,12 @@ def run(arguments: list[str]) -> int:
 
     register_schema()
     register_slurm_launcher(entry=POINT_ENTRY)
-    parsed = get_args_parser().parse_args(arguments)
+    # Intermixed: flags may stand between overrides, which Hydra's own reading of the line does not take.
+    parsed = get_args_parser().parse_intermixed_args(arguments)
     _check(parsed)
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv[1:] = arguments
+    flags = [argument for argument in arguments if argument not in parsed.overrides]
+    sys.argv[1:] = [*flags, *parsed.overrides]
     if parsed.multirun:
         from pilotkit.launch.hydra_launchers import use_our_launchers
 

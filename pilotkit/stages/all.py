@@ -37,7 +37,7 @@ def run_all(order: Order) -> Record:
                 page=opened.run_dir.page,
             )
             record = execute(chapter.stage, child)
-            announce(record, order.console)
+            announce(record, order.console, with_reason=True)
             records[chapter.stage] = record
             blocked = blocked or record.status in BLOCKING
         return _result(records)

@@ -89,7 +89,6 @@ class OpenRecord:
             self._finish(result, phases)
             if isinstance(error, ConfigError):
                 raise
-            self.console.line(f"  refused: {error}", style="yellow")
             return self.record
         except (KeyboardInterrupt, SystemExit) as error:
             words = str(error) or "Ctrl-C"
@@ -97,11 +96,9 @@ class OpenRecord:
             raise
         except OSError as error:
             result = StageResult("failed", problem=Failure(_disk_words(error), traceback=traceback.format_exc()))
-            self.console.line(f"  {_disk_words(error)}", style="red")
         except Exception as error:
             summary = f"{type(error).__name__}: {error}"
             result = StageResult("failed", problem=Failure(summary, traceback=traceback.format_exc()))
-            self.console.line(f"  failed: {summary}", style="red")
         self._finish(result, phases)
         return self.record
 
@@ -150,11 +147,13 @@ def open_record(stage: str, order: Order) -> OpenRecord:
     return OpenRecord(run_dir, record, order.console, started)
 
 
-def announce(record: Record, console: Console) -> None:
-    """One line on how a stage ended."""
+def announce(record: Record, console: Console, *, with_reason: bool) -> None:
+    """One line on how a stage ended, and one on why where nobody else will say it."""
     words = f"{record.stage}: {record.status.replace('_', ' ')} in {format_seconds(record.wall_seconds)}"
     style = "green" if record.status == "ok" else "red" if record.status in ("failed", "mismatch") else "yellow"
     console.line(words, style=style)
+    if with_reason and record.problem is not None:
+        console.line(f"  {record.problem.summary}")
 
 
 def _evidence(stage: str, config: PilotConfig) -> dict[str, Record]:

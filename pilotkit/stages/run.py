@@ -94,8 +94,6 @@ class Run:
         self.threads = {**_threads(cpus), **environment.to_dict()}
         self.phases.append(PhaseRun(phase, outcome.wall_seconds, outcome.status))
         self.console.line(f"  {phase}: {outcome.status.replace('_', ' ')} in {format_seconds(outcome.wall_seconds)}")
-        if outcome.failure is not None and outcome.status == "failed":
-            self.console.line(f"    {outcome.failure.summary}", style="red")
         _raise_config_problem(outcome, self.run_dir, phase)
         return outcome
 
@@ -129,4 +127,4 @@ def _raise_config_problem(outcome: Outcome, run_dir: RunDir, phase: str) -> None
         return
     found = [error for error in run_dir.phase(phase).errors() if error.get("problems")]
     if found:
-        raise ConfigError([Problem(**problem) for problem in found[0]["problems"]])
+        raise ConfigError([Problem(**problem) for problem in found[0]["problems"]], found_by=phase)
