@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher as HydraLocalLauncher
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as HydraSlurmLauncher
 
 
 class LocalLauncher(HydraLocalLauncher):  # type: ignore[misc] # the plugin has no types
@@ -15,3 +16,16 @@ class LocalLauncher(HydraLocalLauncher):  # type: ignore[misc] # the plugin has 
         from pilotkit.launch.local_jobs import launch_and_account
 
         return launch_and_account(self, job_overrides, initial_job_idx)
+
+
+class SlurmLauncher(HydraSlurmLauncher):  # type: ignore[misc] # the plugin has no types
+    """Jobs of a Slurm cluster: one array a shape of resources, and the terminal is free after submission."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        if self.params.get("entry"):
+            from pilotkit.launch.slurm_sweep import submit_sweep
+
+            return submit_sweep(self, job_overrides, initial_job_idx)
+        from pilotkit.launch.slurm_tasks import run_tasks
+
+        return run_tasks(self, job_overrides, initial_job_idx)

@@ -12,7 +12,19 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report", "sweep_status", "sweep_collect")
+STAGES = (
+    "all",
+    "lock",
+    "prove",
+    "measure",
+    "pilot",
+    "restore",
+    "budget",
+    "plan",
+    "report",
+    "sweep_status",
+    "sweep_collect",
+)
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -250,7 +262,7 @@ class ClusterConfig:
     """How long before the time limit a job is told to save and end, seconds."""
     max_requeues: int = option(3, ge=0)
     """How often a point that was preempted goes back to the queue."""
-    setup: List[str] = option([])
+    setup: List[str] = field(default_factory=list)
     """Shell lines of the job before pilotkit starts: modules, variables."""
     python: Optional[str] = None
     """Shell words that start Python in the job, as `apptainer exec --nv train.sif python`. Null: this Python."""

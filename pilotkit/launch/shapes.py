@@ -109,7 +109,7 @@ def check_shape(config: PilotConfig, shape: Shape) -> list[Problem]:
             Problem(
                 "cluster.time_minutes",
                 asked,
-                f"at most {reserved} minutes: reservation={config.reservation.name} is {config.reservation.days:g} days",
+                f"at most {reserved}: reservation={config.reservation.name} is {config.reservation.days:g} days",
                 "shorten cluster.time_minutes, or choose a longer reservation",
                 ("reservation", "reservation.days"),
             )

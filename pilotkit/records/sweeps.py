@@ -40,7 +40,8 @@ class SweepPoint:
     reused_run_dir: str | None = None
     """The run of an earlier sweep that answers this point already."""
     elsewhere: str | None = None
-    """In words: where this point is waiting or running already."""
+    """Folder of the earlier sweep in which this point is waiting or running already, and its index there."""
+    elsewhere_index: int = 0
     problem: str | None = None
     """Why it was left out (`sweep.skip_invalid=true`)."""
 

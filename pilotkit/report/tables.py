@@ -59,12 +59,22 @@ def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
     """One row a point. `varying` are the dotted configuration keys that differ; what a point lacks is a dash."""
     table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
     for record in records:
-        keys = [Text(_plain(lookup(record.config, key))) for key in varying]
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
         memory = _metric(record, "peak_allocated_bytes", "peak_rss_bytes")
         step = _metric(record, "step_seconds")
         throughput = _metric(record, "tokens_per_second").removesuffix("/s")
         table.add_row(_status(record.status), *keys, memory, step, throughput, Text(_note(record)))
     return table
+
+
+def varying_keys(overrides: Iterable[Sequence[str]]) -> list[str]:
+    """The names that do not have the same value in every point, in the order in which they were typed."""
+    values: dict[str, set[str]] = {}
+    for words in overrides:
+        for word in words:
+            name, _, value = word.lstrip("+").partition("=")
+            values.setdefault(name, set()).add(value)
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def verdict_table(verdict: Verdict) -> Table:
@@ -95,6 +105,15 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
             return None
         value = value[part]
     return value
+
+
+def typed(overrides: Iterable[str], key: str) -> str | None:
+    """What was typed for a key: a point that never started has no other configuration."""
+    for word in overrides:
+        name, _, value = word.lstrip("+").partition("=")
+        if name == key:
+            return value
+    return None
 
 
 def _table(*columns: str) -> Table:

@@ -18,7 +18,7 @@ from typing import Any
 from pilotkit.config.identity import config_digest
 from pilotkit.config.load import dump
 from pilotkit.config.schema import PilotConfig
-from pilotkit.errors import ConfigError, OutputError, StageRefused
+from pilotkit.errors import ConfigError, Interrupted, OutputError, StageRefused
 from pilotkit.provenance.light import light_provenance
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Record
@@ -44,6 +44,8 @@ class Order:
     evidence: Mapping[str, Record] | None = None
     page: Path | None = None
     on_created: Callable[[RunDir], None] | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Further lines of provenance: the job and the code of a sweep's point."""
 
 
 def execute(stage: str, order: Order) -> Record:
@@ -92,7 +94,8 @@ class OpenRecord:
             return self.record
         except (KeyboardInterrupt, SystemExit) as error:
             words = str(error) or "Ctrl-C"
-            self._finish(StageResult("cancelled", problem=Failure(f"ended by {words}")), phases)
+            status = error.status if isinstance(error, Interrupted) else "cancelled"
+            self._finish(StageResult(status, problem=Failure(f"ended by {words}")), phases)
             raise
         except OSError as error:
             result = StageResult("failed", problem=Failure(_disk_words(error), traceback=traceback.format_exc()))
@@ -140,7 +143,11 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         config=dataclasses.asdict(config),
         config_digest=config_digest(config),
-        provenance={**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()},
+        provenance={
+            **light_provenance(exclude=[Path(config.output_dir)]),
+            "driver_pid": os.getpid(),
+            **order.provenance,
+        },
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
     )
