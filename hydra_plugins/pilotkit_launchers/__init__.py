@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher as HydraLocalLauncher
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as HydraSlurmLauncher
@@ -29,3 +30,10 @@ class SlurmLauncher(HydraSlurmLauncher):  # type: ignore[misc] # the plugin has 
         from pilotkit.launch.slurm_tasks import run_tasks
 
         return run_tasks(self, job_overrides, initial_job_idx)
+
+
+class SlurmSweeper(BasicSweeper):  # type: ignore[misc] # Hydra's plugins have no types
+    """Hydra's sweeper without its trial composition of every point: the launcher composes and checks them itself."""
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Left to the launcher, which refuses the whole sweep for one wrong point."""

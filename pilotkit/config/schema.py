@@ -267,7 +267,7 @@ class ClusterConfig:
     python: Optional[str] = None
     """Shell words that start Python in the job, as `apptainer exec --nv train.sif python`. Null: this Python."""
     additional_parameters: Dict[str, Any] = field(default_factory=dict)
-    """Any other option of sbatch by its long name, as `{mail-type: FAIL, reservation: x}`."""
+    """Any other option of sbatch by its long name, as `+cluster.additional_parameters.mail-type=FAIL`."""
     wait: bool = False
     """Wait for every point with a live table, instead of returning after submission."""
 

@@ -37,7 +37,7 @@ def find_truths(sweep_dir: Path, sweep: Sweep) -> tuple[list[Truth], str]:
         if truth.point.elsewhere is not None:
             truths.append(_elsewhere(truth))
             continue
-        view = views.jobs.get(truth.point.job_id or "")
+        view = views.of(truth.point.job_id)
         truths.append(truth_of(sweep_dir, sweep, truth.point, view=view, complaint=views.complaint))
     return truths, views.complaint
 
@@ -67,7 +67,7 @@ def _elsewhere(truth: Truth) -> Truth:
     except (RecordError, StopIteration):
         return dataclasses.replace(truth, status="vanished", cause=f"its earlier sweep is gone: {folder}")
     views = view_jobs([twin.job_id.partition("_")[0]]) if twin.job_id else Views()
-    view = views.jobs.get(twin.job_id or "")
+    view = views.of(twin.job_id)
     found = truth_of(folder, there, twin, view=view, complaint=views.complaint)
     words = found.cause or f"as job {twin.job_id} of {folder}"
     return dataclasses.replace(found, point=point, cause=found.cause if found.is_final else words)

@@ -9,6 +9,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
 LOCAL = "hydra_plugins.pilotkit_launchers.LocalLauncher"
+SWEEPER = "hydra_plugins.pilotkit_launchers.SlurmSweeper"
 SLURM = "hydra_plugins.pilotkit_launchers.SlurmLauncher"
 
 
@@ -31,6 +32,7 @@ def register_slurm_launcher(*, entry: str | None = None, name: str = "pilotkit_s
     `entry` (`module:function`) is what a job calls with the folder of its point; None: Hydra's own way of running a
     task. What a field leaves null follows from the configuration of each point.
     """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
     from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
 
     @dataclass
@@ -55,6 +57,11 @@ def register_slurm_launcher(*, entry: str | None = None, name: str = "pilotkit_s
         mail_type: Optional[str] = None  # noqa: UP045
         python: Optional[str] = None  # noqa: UP045
 
+    @dataclass
+    class OurSweeperConf(BasicSweeperConf):
+        _target_: str = SWEEPER
+
     # The dataclass is made where its base is known; OmegaConf looks its names up in this module.
     node: Any = OurSlurmQueueConf(entry=entry)
     ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="pilotkit")
+    ConfigStore.instance().store(group="hydra/sweeper", name=name, node=OurSweeperConf(), provider="pilotkit")

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import filter_overrides
-from omegaconf import open_dict
 
 from pilotkit.config.identity import config_digest
 from pilotkit.config.load import load
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import ConfigError, Problem
+from pilotkit.launch.compose import Composer
 from pilotkit.launch.shapes import Shape, check_shape, shape_of
 from pilotkit.launch.slurm_view import Partition
 from pilotkit.records.record import Record
@@ -52,16 +52,12 @@ def compose_points(
 ) -> list[Candidate]:
     """Compose, type and check every point, and work out what it asks of Slurm. Raises nothing of a point's own."""
     candidates = []
-    loader = launcher.hydra_context.config_loader
+    composer = Composer(launcher.hydra_context.config_loader, launcher.config)
     for index, overrides in enumerate(job_overrides, first_index):
         candidate = Candidate(index, list(filter_overrides(overrides)))
         candidates.append(candidate)
-        composed = loader.load_sweep_config(launcher.config, list(overrides))
-        launch_dir = Path(composed.hydra.runtime.cwd)
-        with open_dict(composed):
-            del composed["hydra"]
         try:
-            candidate.config = load(composed, launch_dir=launch_dir)
+            candidate.config = load(composer.compose(overrides), launch_dir=composer.launch_dir)
         except ConfigError as error:
             candidate.problems = list(error.problems)
             continue

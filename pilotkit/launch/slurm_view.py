@@ -18,6 +18,9 @@ from pilotkit.launch.environment import FOREIGN
 from pilotkit.records.truths import JobView
 
 TIMEOUT_SECONDS = 20.0
+NOT_INSTALLED = 127
+# Slurm's NO_VAL: the tasks of an array that was cancelled before any of them had a record of its own.
+NO_TASK = "4294967294"
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 # Variables that change what Slurm's commands print or which jobs they show.
 _COMMAND_SETTINGS = re.compile(r"(SQUEUE|SACCT|SCONTROL|SINFO|SCANCEL)_.*")
@@ -30,6 +33,12 @@ class Views:
 
     jobs: dict[str, JobView] = field(default_factory=dict)
     complaint: str = ""
+
+    def of(self, job_id: str | None) -> JobView | None:
+        """One job; a task that has no entry of its own has its array's, which ended before the task began."""
+        if job_id is None:
+            return None
+        return self.jobs.get(job_id) or self.jobs.get(job_id.partition("_")[0])
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,10 @@ def parse_scontrol(text: str) -> dict[str, JobView]:
         if not array:
             jobs[_field(line, "JobId")] = view
             continue
-        for task in expand_tasks(_field(line, "ArrayTaskId")):
+        tasks = _field(line, "ArrayTaskId")
+        if tasks == NO_TASK:
+            jobs[array] = view
+        for task in () if tasks == NO_TASK else expand_tasks(tasks):
             jobs[f"{array}_{task}"] = view
     return jobs
 
@@ -169,9 +181,6 @@ def parse_minutes(text: str) -> int | None:
         return None
     days, hours, minutes, _ = (int(part or 0) for part in match.groups())
     return (days * 24 + hours) * 60 + minutes
-
-
-NOT_INSTALLED = 127
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:

@@ -57,7 +57,7 @@ PARTITIONS = """
 PartitionName=7d    Nodes=ALL Default=YES MaxTime=7-00:00:00  DefaultTime=1:00:00 PriorityTier=10 PreemptMode=OFF
 PartitionName=30d   Nodes=ALL MaxTime=30-00:00:00 DefaultTime=1:00:00 PriorityTier=10 PreemptMode=OFF
 PartitionName=debug Nodes=ALL MaxTime=00:01:00 DefaultTime=00:01:00 PriorityTier=20 PreemptMode=OFF
-PartitionName=low   Nodes=ALL MaxTime=7-00:00:00 DefaultTime=1:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
+PartitionName=low   Nodes=ALL MaxTime=7-00:00:00 DefaultTime=10 PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
 """
 
 
@@ -163,7 +163,7 @@ class Cluster:
             gres = "" if kind == "cpu" else f"Gres=gpu:{kind}:{GPUS} "
             nodes.append(
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.{11 + number} Port={self.port + 1 + number} "
-                f"CPUs=32 RealMemory=64000 {gres}Feature={kind}"
+                f"CPUs=4 RealMemory=64000 {gres}Feature={kind}"
             )
             (folder / "spool" / node).mkdir()
             if gres:
@@ -225,7 +225,11 @@ class Cluster:
         )
         with open(folder / "log" / "mariadbd.out", "wb") as log:
             database = subprocess.Popen(
-                [_program("mariadbd"), defaults], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [_program("mariadbd"), defaults],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._daemons["mariadbd"] = [database.pid]
         ask = ["mariadb", "--no-defaults", "-S", f"{run}/mariadb.sock", "-e", "select 1"]
