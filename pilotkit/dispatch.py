@@ -135,7 +135,8 @@ def tell_sweep(folder: Path) -> int:
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-    console.print(f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}", soft_wrap=True)
+    text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not points or any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):
@@ -146,7 +147,7 @@ def tell_sweep(folder: Path) -> int:
 def _tell_submitted(folder: Path) -> int:
     """What was queued; in waiting mode then what became of it."""
     from pilotkit.stages.console import Console
-    from pilotkit.stages.sweep_status import submission_lines
+    from pilotkit.stages.sweep_view import submission_lines
 
     try:
         sweep = read_sweep(folder)

@@ -24,9 +24,6 @@ from pilotkit.config.overrides import check_overrides
 from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
 from pilotkit.errors import EXIT_OK, ConfigError, PilotkitError, Problem
 
-# What a Slurm job calls with the folder of its point.
-POINT_ENTRY = "pilotkit.dispatch:run_point"
-
 
 class CompositionError(PilotkitError):
     """Hydra could not compose, for a reason that our own check does not know."""
@@ -45,10 +42,8 @@ class FollowSweep(Callback):
 
 def run(arguments: list[str]) -> int:
     """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
-    from pilotkit.launch.hydra_launchers import register_slurm_launcher
-
     register_schema()
-    register_slurm_launcher(entry=POINT_ENTRY)
+    FollowSweep.folder = None
     # Intermixed: flags may stand between overrides, which Hydra's own reading of the line does not take.
     parsed = get_args_parser().parse_intermixed_args(arguments)
     _check(parsed)
@@ -94,7 +89,7 @@ def _check(parsed: argparse.Namespace) -> None:
     if parsed.config_name or parsed.config_path:
         return  # somebody else's configuration: Hydra knows its names, we do not
     extra = [Path(parsed.config_dir)] if parsed.config_dir else []
-    problems, sound = check_overrides(parsed.overrides, extra_dirs=extra)
+    problems, sound = check_overrides(parsed.overrides, multirun=parsed.multirun, extra_dirs=extra)
     if problems:
         touched = [problem.key for problem in problems]
         raise ConfigError([*problems, *_problems_of_the_rest(sound, touched=touched)])

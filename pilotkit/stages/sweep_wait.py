@@ -12,7 +12,7 @@ from pilotkit.records.sweeps import read_sweep
 from pilotkit.records.truths import Truth
 from pilotkit.report.tables import sweep_table, varying_keys
 from pilotkit.stages.console import Console
-from pilotkit.stages.sweep_status import exit_code, overrides_of, show_truths, summary
+from pilotkit.stages.sweep_view import exit_code, overrides_of, show_truths, summary
 
 
 def wait(sweep_dir: Path, console: Console) -> int:
