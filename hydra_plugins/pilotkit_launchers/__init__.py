@@ -9,6 +9,11 @@ from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher as HydraLocalLauncher
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as HydraSlurmLauncher
 
+from pilotkit.config.slurm_options import register_slurm_options
+
+# Hydra imports its plugins to learn of their options: any application may say hydra/launcher=pilotkit_slurm.
+register_slurm_options()
+
 
 class LocalLauncher(HydraLocalLauncher):  # type: ignore[misc] # the plugin has no types
     """Jobs as processes of this machine. A job that dies becomes a row of the sweep, not the end of it."""

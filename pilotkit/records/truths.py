@@ -29,7 +29,7 @@ INTERRUPTED = ("running", "cancelled", "preempted")
 # A record on a shared file system may be seen a moment after the job is gone.
 RECORD_GRACE_SECONDS = 10.0
 
-_ENDS = {
+ENDS = {
     "CANCELLED": ("cancelled", "cancelled in Slurm"),
     "TIMEOUT": ("timed_out", "Slurm ended it at its time limit"),
     "DEADLINE": ("timed_out", "Slurm ended it at its deadline"),
@@ -137,8 +137,8 @@ def _without_record(
         just_ended = view.seconds_since_end is not None and view.seconds_since_end < RECORD_GRACE_SECONDS
         if just_ended and view.state == "COMPLETED" and point.problem is None:
             return "running", "the job has ended, its record is not to be seen yet"
-        if view.state in _ENDS:
-            return _ENDS[view.state]
+        if view.state in ENDS:
+            return ENDS[view.state]
         if point.problem is not None:
             return "failed", point.problem
         if record is not None and record.status != "running" and view.state != "FAILED":
