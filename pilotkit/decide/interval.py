@@ -28,7 +28,7 @@ def lost_share(interval_seconds: float, *, save_seconds: float, mtbf_seconds: fl
 
 
 def seconds_without_checkpoints(work_seconds: float, *, failures_per_second: float) -> float:
-    """Expected time of a run that starts from nothing after each failure: (e^(rT) - 1) / r. Infinite when it never ends."""
+    """Expected time of a run that starts from nothing after each failure: (e^(rT) - 1) / r."""
     if failures_per_second == 0:
         return work_seconds
     exponent = failures_per_second * work_seconds
