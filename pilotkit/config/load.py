@@ -30,17 +30,20 @@ def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
     problems = [*_missing(composed), *_unresolved(composed)]
     if problems:
         raise ConfigError(problems)
-    plain = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(plain, dict)
-    _make_absolute(plain, launch_dir)
-    return _typed(plain)
+    config = OmegaConf.to_object(composed)
+    if not isinstance(config, PilotConfig):  # a configuration of the user's own, without our schema at its root
+        plain = OmegaConf.to_container(composed, resolve=True)
+        assert isinstance(plain, dict)
+        config = _typed(plain)
+    _make_absolute(config, launch_dir)
+    return _checked(config)
 
 
 def load_file(path: Path) -> PilotConfig:
     """Read a run's own `run.yaml`. Everything in it is literal already."""
     plain = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(plain, dict), f"{path} is not a configuration"
-    return _typed({str(key): value for key, value in plain.items()})
+    return _checked(_typed(plain))
 
 
 def dump(config: PilotConfig) -> str:
@@ -49,17 +52,16 @@ def dump(config: PilotConfig) -> str:
 
 
 def _typed(plain: dict[Any, Any]) -> PilotConfig:
-    problems = []
-    typed = OmegaConf.structured(PilotConfig)
-    for key, value in plain.items():
-        try:
-            typed = OmegaConf.merge(typed, {key: value})
-        except OmegaConfBaseException as error:
-            problems.append(problem_of(error, key=str(key), value=value))
-    if problems:
-        raise ConfigError(problems)
+    try:
+        typed = OmegaConf.merge(OmegaConf.structured(PilotConfig), plain)
+    except OmegaConfBaseException:
+        raise ConfigError(_typing_problems(plain)) from None
     config = OmegaConf.to_object(typed)
     assert isinstance(config, PilotConfig)
+    return config
+
+
+def _checked(config: PilotConfig) -> PilotConfig:
     # The meaning is looked at even when a range is wrong, as far as it goes: everything is told at once.
     problems = check_ranges(config)
     wrong = {problem.key for problem in problems}
@@ -69,9 +71,20 @@ def _typed(plain: dict[Any, Any]) -> PilotConfig:
     return config
 
 
-def problem_of(error: OmegaConfBaseException, *, key: str, value: object) -> Problem:
-    """A typing error of OmegaConf in our words."""
-    full_key = str(getattr(error, "full_key", None) or key)
+def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
+    """What is wrong in each section; OmegaConf itself stops at the first, and one by one is slow when nothing is."""
+    problems = []
+    for key, value in plain.items():
+        try:
+            OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
+        except OmegaConfBaseException as error:
+            problems.append(problem_of(error, key=str(key), value=value))
+    return problems
+
+
+def problem_of(error: OmegaConfBaseException, *, key: str, value: object, prefix: str = "") -> Problem:
+    """A typing error of OmegaConf in our words. `prefix` is what stands before the key that OmegaConf knows."""
+    full_key = prefix + str(getattr(error, "full_key", None) or key)
     text = str(error).splitlines()[0]
     if "could not be converted to Integer" in text:
         whole = isinstance(value, float) and value.is_integer()
@@ -116,20 +129,20 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
             yield from _leaves(child, prefix + str(name) + ".")
 
 
-def _make_absolute(plain: dict[Any, Any], launch_dir: Path) -> None:
+def _make_absolute(config: PilotConfig, launch_dir: Path) -> None:
     for key in (*PATH_KEYS, *MAYBE_PATH_KEYS):
-        section: Any = plain
+        section: Any = config
         *parents, name = key.split(".")
         for parent in parents:
-            section = section[parent]
-        value = section.get(name)
+            section = getattr(section, parent)
+        value = getattr(section, name)
         looks_like_path = isinstance(value, str) and value.startswith((".", "~", "/"))
         if value is None or (key in MAYBE_PATH_KEYS and not looks_like_path):
             continue
         absolute = os.path.normpath(launch_dir / os.path.expanduser(value))
-        section[name] = absolute
+        setattr(section, name, absolute)
         # The factories were told through an interpolation, which is literal text by now.
-        kwargs = section.get("kwargs") or {}
+        kwargs = getattr(section, "kwargs", {})
         for argument in ("name", "path"):
             if kwargs.get(argument) == value:
                 kwargs[argument] = absolute

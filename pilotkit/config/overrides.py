@@ -120,15 +120,20 @@ def _check_group(override: Override, *, name: str, options: list[str]) -> list[P
 def _check_choice(name: str, value: Any, metadata: Any) -> Problem | None:
     if isinstance(value, str) and "${" in value:
         return None  # only known once composed
-    typed = OmegaConf.structured(PilotConfig)
+    section, _, rest = name.partition(".")
+    hint = typing.get_type_hints(PilotConfig)[section]
+    # The one section that is concerned: to build the whole schema for every value would be slow.
+    is_section = dataclasses.is_dataclass(hint)
+    owner, key, prefix = (hint, rest, f"{section}.") if is_section else (PilotConfig, name, "")
+    typed = OmegaConf.structured(owner)
     try:
-        OmegaConf.update(typed, name, value, force_add=True)
+        OmegaConf.update(typed, key, value, force_add=True)
         if metadata is None or isinstance(value, (list, dict)) or value == "???":
             return None
         # The typed value, not the typed text: `1e3` is a number here.
-        return check_value(name, OmegaConf.select(typed, name), metadata)
+        return check_value(name, OmegaConf.select(typed, key), metadata)
     except OmegaConfBaseException as error:
-        return problem_of(error, key=name, value=value)
+        return problem_of(error, key=key, value=value, prefix=prefix)
 
 
 def _needless_plus(override: Override, name: str, keys: dict[str, Key], groups: dict[str, list[str]]) -> Problem:
