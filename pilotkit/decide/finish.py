@@ -162,7 +162,7 @@ def _cut_moments(exponents: Floats) -> tuple[Floats, Floats]:
 def _sum_restarts(rng: np.random.Generator, counts: Counts, work: Work) -> Floats:
     """For each draw the sum of `counts` restarts: gamma times with the given mean and spread."""
     if work.restart_spread == 0:
-        return counts * work.restart_seconds
+        return counts.astype(np.float64) * work.restart_seconds
     shape = 1 / work.restart_spread**2
     # A sum of gamma times of one scale is a gamma time: no loop over the restarts is needed.
     total = np.zeros(counts.size)

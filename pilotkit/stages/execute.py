@@ -146,6 +146,7 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         provenance={**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()},
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
+        folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started)
 
