@@ -56,7 +56,8 @@ def tell_sweep(folder: Path) -> int:
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-    console.print(f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}", soft_wrap=True)
+    text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not points or any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):
@@ -88,7 +89,7 @@ def _run(
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)
-    announce(record, console)
+    announce(record, console, with_reason=point is not None)
     console.line(f"  record: {Path(config.output_dir) / config.name / config.stage / record.run_id}")
     return record
 
