@@ -6,6 +6,7 @@ Called by `pilotkit.config.load`; `check_value` also by `pilotkit.config.overrid
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 import re
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_optimizer(config),
         *_check_pilot(config),
         *_check_plan(config),
+        *_check_prices(config),
         *_check_loader(config),
         *check_batch(config),
     ]
@@ -188,6 +190,26 @@ def _check_plan(config: PilotConfig) -> list[Problem]:
             "for example plan.reservations=[7d,30d]",
         )
     ]
+
+
+def _check_prices(config: PilotConfig) -> list[Problem]:
+    problems = []
+    prices = config.prices
+    for name in ("per_gpu_hour", "per_reservation", "minimum_gpus"):
+        for key, value in getattr(prices, name).items():
+            if value is not None and value < 0:
+                problems.append(Problem(f"prices.{name}.{key}", value, "a number >= 0", "give a price of yours"))
+    if prices.as_of is not None:
+        try:
+            datetime.date.fromisoformat(prices.as_of)
+        except ValueError:
+            fix = "for example prices.as_of=2026-03-31"
+            problems.append(Problem("prices.as_of", prices.as_of, "a date, YYYY-MM-DD", fix))
+    counts = [count for count in config.plan.device_counts if count < 1]
+    if counts:
+        fix = "for example plan.device_counts=[8,16,32]"
+        problems.append(Problem("plan.device_counts", config.plan.device_counts, "a list of numbers >= 1", fix))
+    return problems
 
 
 def _check_loader(config: PilotConfig) -> list[Problem]:

@@ -154,6 +154,7 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         provenance={**provenance, **order.provenance},
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
+        folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started, outer_log)
 

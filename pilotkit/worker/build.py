@@ -56,7 +56,7 @@ def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: i
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
     started = time.perf_counter()
-    train_rows, eval_dataset, batch_bytes = _open_data(session)
+    train_rows, eval_dataset, batch_bytes = open_data(session)
     data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
@@ -142,7 +142,8 @@ def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module
     return model, sum(parameter.numel() for parameter in model.parameters())
 
 
-def _open_data(session: Session) -> tuple[RowStream, Any, int]:
+def open_data(session: Session) -> tuple[RowStream, Any, int]:
+    """The rows of this rank, the evaluation set, and the bytes of one micro-batch."""
     config = session.config
     factory = resolve(config.data.factory, key="data.factory")
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}

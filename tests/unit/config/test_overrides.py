@@ -247,5 +247,9 @@ def test_keys_are_those_of_the_schema() -> None:
         "cluster.additional_parameters",
         "pilot.strategies",
         "plan.reservations",
+        "plan.device_counts",
+        "prices.per_gpu_hour",
+        "prices.per_reservation",
+        "prices.minimum_gpus",
     ]
     assert PILOT_STRATEGIES == ("ddp", "fsdp", "hsdp")
