@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = ("all", "lock", "prove", "measure", "numerics", "pilot", "restore", "budget", "plan", "report")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -247,6 +247,30 @@ class MeasureOptions:
 
 
 @dataclass
+class NumericsOptions:
+    """Stage `numerics`: lower precision and activation checkpointing, judged separately on one device."""
+
+    num_steps: int = option(12, ge=2)
+    """Optimizer steps of every compared run, at `optimizer.lr` from the first one: warm-up would hide a lost update."""
+    num_noise_seeds: int = option(2, ge=1)
+    """Further fp32 runs with other rows and other dropout: how far apart two fp32 runs end is the noise floor."""
+    loss_rtol: float = option(2e-3, ge=0)
+    """Deviation of the evaluation loss, relative to fp32, that is accepted even when the noise floor is lower."""
+    max_grad_deviation: float = option(0.10, gt=0)
+    """Accepted deviation of a parameter group's first gradient: norm of the difference over the fp32 norm."""
+    reject_factor: float = option(3.0, ge=1)
+    """A deviation of more than this many times what is accepted is rejected; between the two it is undecided."""
+    max_lost_updates: float = option(0.10, ge=0, le=1)
+    """Accepted share of parameters whose update was rounded away in the parameter's own dtype (0 to 1)."""
+    max_skipped_steps: float = option(0.25, ge=0, le=1)
+    """Accepted share of steps that the loss scaler skipped for an overflow (0 to 1)."""
+    modes: List[str] = field(default_factory=lambda: ["none", "full", "selective"])
+    """Activation checkpointing to compare; `none` must be among them. Empty: leave recomputation out."""
+    num_timed_steps: int = option(6, ge=3)
+    """Counted steps of each activation checkpointing mode, after `measure.num_warmup_steps`."""
+
+
+@dataclass
 class PilotOptions:
     """Stage `pilot`: all devices of one node under torchrun."""
 
@@ -331,6 +355,7 @@ class PilotConfig:
 
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
+    numerics: NumericsOptions = field(default_factory=NumericsOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)

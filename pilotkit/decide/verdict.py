@@ -18,7 +18,7 @@ from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
-EVIDENCE = ("lock", "prove", "measure", "pilot", "restore", "budget")
+EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "budget")
 NOT_BUILT = "not built in this version"
 
 
@@ -84,23 +84,20 @@ def decide_verdict(
     for stage in EVIDENCE:
         if stage == "pilot" and strategy == "single":
             continue  # one device has no communication to pilot
+        if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
+            continue  # nothing was chosen that could be wrong
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
             missing.append(Missing(f"{stage}: {absence}", stage_command(stage, overrides=overrides)))
             continue
-        finding = weigh(record, strategy=strategy)
+        finding = weigh(record, strategy=strategy, recomputation=activation_checkpointing)
         if finding.weight == "missing":
             missing.append(Missing(f"{stage}: {finding.text}", stage_command(stage, overrides=overrides)))
             continue
         found[stage] = finding
         evidence[stage] = record.run_id
-    missing += _not_built(
-        hardware=hardware,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
-        measured="measure" in found,
-    )
+    missing += _not_built(hardware=hardware, measured="measure" in found)
     if "budget" in found:
         found["reservation"] = _reservations(reservations, chosen=chosen_reservation, run_id=evidence["budget"])
         if found["reservation"].weight == "missing":
@@ -120,19 +117,11 @@ def _absence(record: Record | None, *, lock: Record | None) -> str | None:
     return f"drifted since {record.run_id}, the newest lock is {lock.run_id}"
 
 
-def _not_built(*, hardware: str, precision: str, activation_checkpointing: str, measured: bool) -> list[Missing]:
+def _not_built(*, hardware: str, measured: bool) -> list[Missing]:
     """Evidence that this run needs and that this version cannot produce."""
     missing = []
     if hardware != "cpu" and not measured:
         missing.append(Missing(f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}", None))
-    choices = []
-    if precision != "fp32":
-        choices.append(f"precision={precision}")
-    if activation_checkpointing != "none":
-        choices.append(f"activation_checkpointing={activation_checkpointing}")
-    if choices:
-        what = f"numerics: what {' and '.join(choices)} does to the loss was not measured, {NOT_BUILT}"
-        missing.append(Missing(what, None))
     if hardware != "cpu":
         missing.append(Missing(f"qualify: the software stack is not qualified for {hardware}, {NOT_BUILT}", None))
     return missing

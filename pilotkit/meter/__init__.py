@@ -10,17 +10,25 @@ meter.close()
 """
 
 from pilotkit.meter.clock import StepClock
+from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
+from pilotkit.meter.finite import FiniteWatch, NonFinite
 from pilotkit.meter.flops import count_step_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes, reset_peak_rss
 from pilotkit.meter.statistics import Summary, summarize
 from pilotkit.meter.step_meter import StepMeter
+from pilotkit.meter.updates import UpdateWatch
 
 __all__ = [
+    "DtypeTable",
+    "DtypeWatch",
+    "FiniteWatch",
     "LiveTensorTracker",
+    "NonFinite",
     "StepClock",
     "StepMeter",
     "Summary",
+    "UpdateWatch",
     "count_step_flops",
     "count_training_flops",
     "mfu",

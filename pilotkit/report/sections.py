@@ -13,6 +13,7 @@ from typing import Any
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
+from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
 from pilotkit.report.strategies import arrange_pilot
 from pilotkit.report.values import format_value, record_href, status_words, value_of
@@ -173,6 +174,7 @@ _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
     "prove": _prove,
     "measure": _measure,
+    "numerics": arrange_numerics,
     "pilot": arrange_pilot,
     "restore": _restore,
     "budget": _budget,

@@ -15,7 +15,7 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.units import format_metric
 
 _SUFFIXES = ("_bytes", "_seconds", "_per_second", "_hours")
-_RATIOS = ("mfu", "goodput")
+_RATIOS = ("mfu", "goodput", "lost_update_share", "skipped_share", "grad_deviation", "grad_noise")
 _LABELS = {
     "num_distributions": "installed distributions",
     "num_params": "parameters",
@@ -71,7 +71,7 @@ def format_value(metric: str, value: float) -> str:
     """By the unit in the suffix; ratios as percent, losses to the digits in which they differ."""
     if metric in _RATIOS or metric.endswith(("_spread", "_efficiency")):
         return f"{100 * value:.1f} %"
-    if metric == "max_loss_difference":
+    if metric in ("max_loss_difference", "loss_deviation", "loss_noise", "max_step_loss_deviation"):
         return f"{value:.3g}"
     if metric.endswith("_loss"):
         return f"{value:.4f}"

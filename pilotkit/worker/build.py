@@ -49,13 +49,18 @@ class Built:
         self.trainer.train_rows.close()
 
 
-def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1) -> Built:
-    """Seed, load the data and the model, spread it, and make the trainer."""
+def build(
+    session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1, row_seed: int | None = None
+) -> Built:
+    """Seed, load the data and the model, spread it, and make the trainer.
+
+    `row_seed` orders the rows, and seeds dropout once the weights are there; None is `train.seed` for all of it.
+    """
     config = session.config
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
     started = time.perf_counter()
-    train_rows, eval_dataset, batch_bytes = _open_data(session)
+    train_rows, eval_dataset, batch_bytes = _open_data(session, row_seed=train.seed if row_seed is None else row_seed)
     data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
@@ -100,6 +105,8 @@ def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: i
         micro_batch_size=train.micro_batch_size,
         seq_len=train.seq_len,
     )
+    if row_seed is not None:
+        seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     return Built(trainer, time.perf_counter() - started, data_open_seconds, num_params, batch_bytes)
 
@@ -141,7 +148,7 @@ def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module
     return model, sum(parameter.numel() for parameter in model.parameters())
 
 
-def _open_data(session: Session) -> tuple[RowStream, Any, int]:
+def _open_data(session: Session, *, row_seed: int) -> tuple[RowStream, Any, int]:
     config = session.config
     factory = resolve(config.data.factory, key="data.factory")
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
@@ -153,7 +160,7 @@ def _open_data(session: Session) -> tuple[RowStream, Any, int]:
     rows = RowStream(
         dataset,
         micro_batch_size=config.train.micro_batch_size,
-        seed=config.train.seed,
+        seed=row_seed,
         rank=session.rank,
         world_size=session.world_size,
         position=0,

@@ -17,8 +17,16 @@ class TimedSteps:
     warmup_seconds: list[float]
     step_seconds: list[float]
     section_seconds: dict[str, list[float]]
-    first: StepResult
-    last: StepResult
+    results: list[StepResult]
+    """Of every step, warm-up included."""
+
+    @property
+    def first(self) -> StepResult:
+        return self.results[0]
+
+    @property
+    def last(self) -> StepResult:
+        return self.results[-1]
 
 
 def run_timed_steps(
@@ -34,4 +42,4 @@ def run_timed_steps(
         with clock.step():
             results.append(built.trainer.train_step(clock))
         session.progress(index + 1, total, label=label)
-    return TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, results[0], results[-1])
+    return TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, results)
