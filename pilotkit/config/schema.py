@@ -244,6 +244,12 @@ class MeasureOptions:
     """Steps that are counted."""
     max_spread: float = option(0.10, gt=0)
     """Coefficient of variation of the step time above which the result is marked unsteady."""
+    max_used_before_bytes: int = option(2147483648, ge=0)
+    """Accelerators: memory that may be in use when a measurement starts, its own context included, bytes (2 GiB)."""
+    module_depth: int = option(2, ge=1)
+    """How many parts of a dotted module name the breakdown of memory tells apart."""
+    checkpoint_peak: bool = True
+    """Also save a checkpoint (and delete it) to find the memory that saving takes."""
 
 
 @dataclass

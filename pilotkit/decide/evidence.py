@@ -121,7 +121,8 @@ def _measure(record: Record) -> Finding:
     if "step_seconds" in metrics:
         spread = f", spread {_percent(metrics['step_spread'], digits=1)}" if "step_spread" in metrics else ""
         facts.append(f"takes {format_seconds(metrics['step_seconds'])} (measured{spread})")
-    peak = metrics.get("peak_allocated_bytes", metrics.get("peak_rss_bytes"))
+    # What the whole process takes of the device decides, where that is known; tensors alone take less.
+    peak = metrics.get("device_own_bytes", metrics.get("largest_peak_bytes", metrics.get("peak_allocated_bytes")))
     if peak is not None:
         limit = metrics.get("memory_limit_bytes")
         share = f" of {format_bytes(limit)}, {_percent(peak / limit)}" if limit else ""

@@ -9,6 +9,7 @@ for batch in loader:
 meter.close()
 """
 
+from pilotkit.meter.breakdown import Breakdown, MemoryBreakdown
 from pilotkit.meter.clock import StepClock
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
@@ -20,10 +21,12 @@ from pilotkit.meter.step_meter import StepMeter
 from pilotkit.meter.updates import UpdateWatch
 
 __all__ = [
+    "Breakdown",
     "DtypeTable",
     "DtypeWatch",
     "FiniteWatch",
     "LiveTensorTracker",
+    "MemoryBreakdown",
     "NonFinite",
     "StepClock",
     "StepMeter",

@@ -13,6 +13,7 @@ from typing import Any
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
+from pilotkit.report.memory import arrange_memory
 from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
 from pilotkit.report.strategies import arrange_pilot
@@ -84,7 +85,7 @@ def _measure(section: Section, record: Record, page_dir: Path) -> set[str]:
             figure_of("Time of each measured step", plot, record=record, metric="step_seconds", page_dir=page_dir)
         )
     section.figures += _step_parts(record, page_dir=page_dir)
-    return set()
+    return arrange_memory(section, record, page_dir)
 
 
 def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:

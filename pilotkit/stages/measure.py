@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
+from pilotkit.units import format_bytes
 
 
 def run(run: Run) -> StageResult:
@@ -13,7 +16,8 @@ def run(run: Run) -> StageResult:
     if outcome.status != "ok":
         return not_ok(run, outcome)
     found = outcome.result["metrics"]
-    warnings = step_warnings(found, max_spread=run.config.measure.max_spread)
+    memory = outcome.result["memory"]
+    warnings = [*step_warnings(found, max_spread=run.config.measure.max_spread), *_memory_warnings(found, memory)]
     for warning in warnings:
         run.console.line(f"  note: {warning}")
     return StageResult(
@@ -23,5 +27,18 @@ def run(run: Run) -> StageResult:
             "steps": outcome.result["steps"],
             "device": {"name": outcome.result["device"], "visible": devices.visible},
             "threads": run.threads,
+            "memory": memory,
         },
     )
+
+
+def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:
+    """Training that fits is not a run that fits: evaluation or a save may need more than a step does."""
+    warnings = []
+    if memory["deciding_phase"] != "steps":
+        peak, steps = format_bytes(found["largest_peak_bytes"]), format_bytes(found["peak_allocated_bytes"])
+        warnings.append(f"{memory['deciding_phase']} needs more memory than a later step: {peak}, and {steps} in steps")
+    if memory["eval_grows"]:
+        growth = format_bytes(found["eval_growth_bytes"])
+        warnings.append(f"the memory of evaluation grows by {growth} with every batch: something keeps its results")
+    return warnings

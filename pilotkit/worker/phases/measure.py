@@ -9,11 +9,13 @@ import statistics
 import time
 from typing import Any
 
+from pilotkit.meter.device_memory import refuse_busy_device, split_device_memory
 from pilotkit.meter.flops import count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
 from pilotkit.meter.statistics import summarize
 from pilotkit.worker.build import Built, build
+from pilotkit.worker.memory import measure_phases
 from pilotkit.worker.session import Session
 from pilotkit.worker.steps import TimedSteps, run_timed_steps
 
@@ -21,8 +23,9 @@ NUM_EVAL_BATCHES = 2
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """Warm up, run the counted steps, then one more under the memory counter, then two evaluation batches."""
+    """Warm up, run the counted steps, time two evaluation batches, then look at memory phase by phase."""
     options = session.config.measure
+    refuse_other_tenants(session)
     built = build(session, strategy="single")
     session.device.reset_peak()
     steps = run_timed_steps(
@@ -48,8 +51,18 @@ def measure(session: Session) -> dict[str, Any]:
     peak_flops = session.config.hardware.peak_flops.get(session.config.precision.flops_format)
     if peak_flops and num_flops_per_token:
         metrics["mfu"] = mfu(metrics["tokens_per_second"], num_flops_per_token, peak_flops)
+    peaks, memory = measure_phases(session, built)
+    metrics.update(peaks)
     built.close()
-    return {"metrics": metrics, "steps": steps.step_seconds, "device": session.device.name}
+    return {"metrics": metrics, "steps": steps.step_seconds, "device": session.device.name, "memory": memory}
+
+
+def refuse_other_tenants(session: Session) -> None:
+    """Before anything is built. Raises DeviceBusy when an accelerator is not empty."""
+    used = session.device.memory().device_used_bytes
+    if used is not None:
+        allowed = session.config.measure.max_used_before_bytes
+        refuse_busy_device(session.device.name, used_bytes=used, allowed_bytes=allowed)
 
 
 def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) -> dict[str, float]:
@@ -89,6 +102,18 @@ def memory_metrics(session: Session, built: Built) -> dict[str, float]:
             "num_alloc_retries": reading.num_alloc_retries,
             "memory_limit_bytes": reading.device_total_bytes,
         }
+        if reading.peak_reserved_bytes is not None and reading.device_used_bytes is not None:
+            between = split_device_memory(
+                allocated=reading.peak_allocated_bytes,
+                reserved=reading.peak_reserved_bytes,
+                used=reading.device_used_bytes,
+                used_before=0,  # a device that was not empty has been refused
+            )
+            on_device.update(
+                device_own_bytes=between.own_bytes,
+                caching_bytes=between.caching_bytes,
+                runtime_overhead_bytes=between.overhead_bytes,
+            )
         return {name: float(value) for name, value in on_device.items() if value is not None}
     tracker = LiveTensorTracker()
     tracker.track(built.trainer.model, built.trainer.optimizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotkit.worker.build import build, mesh_of
-from pilotkit.worker.phases.measure import memory_metrics, time_metrics
+from pilotkit.worker.phases.measure import memory_metrics, refuse_other_tenants, time_metrics
 from pilotkit.worker.session import Session
 from pilotkit.worker.steps import run_timed_steps
 
@@ -14,6 +14,7 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
     """Warm up, run the counted steps, then compare the ranks. Peaks are the highest of all ranks."""
     options = session.config.pilot
     train = session.config.train
+    refuse_other_tenants(session)
     dp_replicate, dp_shard = mesh_of(session, strategy=strategy)
     built = build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
     session.device.reset_peak()
