@@ -239,7 +239,13 @@ class MeasureOptions:
     """Stage `measure`: representative steps on one device."""
 
     num_warmup_steps: int = option(3, ge=1)
-    """Steps that are run and not counted."""
+    """Steps in which warm-up is looked for: it is over when this many steps are no faster than as many before."""
+    max_warmup_steps: int = option(30, ge=1)
+    """Warm-up ends after this many steps at the latest; a run that has not settled by then is told."""
+    settled_tolerance: float = option(0.10, ge=0)
+    """How much faster the last warm-up steps may be than those before them, relative."""
+    loader_seconds: float = option(1.0, gt=0)
+    """How long the loader alone is timed for its own maximum rate, seconds."""
     num_measured_steps: int = option(10, ge=3)
     """Steps that are counted."""
     max_spread: float = option(0.10, gt=0)
@@ -283,7 +289,9 @@ class PilotOptions:
     strategies: List[str] = field(default_factory=lambda: ["ddp", "fsdp"])
     """Strategies to run and compare; each of `ddp`, `fsdp`, `hsdp`."""
     num_warmup_steps: int = option(3, ge=1)
-    """Steps of each strategy that are run and not counted."""
+    """As `measure.num_warmup_steps`, for each strategy."""
+    max_warmup_steps: int = option(30, ge=1)
+    """As `measure.max_warmup_steps`, for each strategy."""
     num_measured_steps: int = option(10, ge=3)
     """Steps of each strategy that are counted."""
     allow_idle_devices: bool = False

@@ -11,6 +11,8 @@ meter.close()
 
 from pilotkit.meter.breakdown import Breakdown, MemoryBreakdown
 from pilotkit.meter.clock import StepClock
+from pilotkit.meter.communication import Collective, Communication, profile_step, read_trace
+from pilotkit.meter.compilation import Compilation, CompileWatch
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
 from pilotkit.meter.flops import count_step_flops, count_training_flops, mfu
@@ -22,6 +24,10 @@ from pilotkit.meter.updates import UpdateWatch
 
 __all__ = [
     "Breakdown",
+    "Collective",
+    "Communication",
+    "Compilation",
+    "CompileWatch",
     "DtypeTable",
     "DtypeWatch",
     "FiniteWatch",
@@ -36,6 +42,8 @@ __all__ = [
     "count_training_flops",
     "mfu",
     "peak_rss_bytes",
+    "profile_step",
+    "read_trace",
     "reset_peak_rss",
     "summarize",
 ]

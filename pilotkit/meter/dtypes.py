@@ -46,7 +46,7 @@ class DtypeTable:
 
 
 class DtypeWatch:
-    """Context manager around one step of `model`; read `table` afterwards. Parameters of FSDP count their shards."""
+    """Context manager around one step of `model`; read `table` afterwards. Sharded parameters count whole."""
 
     def __init__(self, model: nn.Module) -> None:
         self.table = DtypeTable()

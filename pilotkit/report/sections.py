@@ -89,9 +89,9 @@ def _measure(section: Section, record: Record, page_dir: Path) -> set[str]:
 
 
 def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:
-    """The step as one bar. Parts are medians of their own and need not add up to the median step."""
-    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
-    words = ("data wait", "forward", "backward", "optimizer")
+    """The step as one bar: means, which add up to the mean step."""
+    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "other_seconds")
+    words = ("data wait", "forward", "backward", "optimizer", "other")
     found = [
         (word, record.metrics[name], number)
         for number, (name, word) in enumerate(zip(names, words, strict=True), 1)

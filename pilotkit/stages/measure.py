@@ -17,7 +17,12 @@ def run(run: Run) -> StageResult:
         return not_ok(run, outcome)
     found = outcome.result["metrics"]
     memory = outcome.result["memory"]
-    warnings = [*step_warnings(found, max_spread=run.config.measure.max_spread), *_memory_warnings(found, memory)]
+    timing = outcome.result["time"]
+    warnings = [
+        *step_warnings(found, max_spread=run.config.measure.max_spread, time=timing),
+        *_loader_warnings(run, found),
+        *_memory_warnings(found, memory),
+    ]
     for warning in warnings:
         run.console.line(f"  note: {warning}")
     return StageResult(
@@ -28,8 +33,21 @@ def run(run: Run) -> StageResult:
             "device": {"name": outcome.result["device"], "visible": devices.visible},
             "threads": run.threads,
             "memory": memory,
+            "time": timing,
         },
     )
+
+
+def _loader_warnings(run: Run, found: dict[str, float]) -> list[str]:
+    """A loader that is slower than the steps without their waits would make them wait in the long run, too."""
+    needed = run.arithmetic.grad_accum_steps / max(found["step_mean_seconds"] - found["data_wait_seconds"], 1e-9)
+    rate = found["loader_batches_per_second"]
+    if rate >= needed:
+        return []
+    return [
+        f"the loader delivers at most {rate:.3g} batches a second and training could take {needed:.3g}: "
+        f"{100 * found['data_wait_share']:.0f} % of a step is spent waiting for data; raise data.num_workers"
+    ]
 
 
 def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:

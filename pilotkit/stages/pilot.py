@@ -110,7 +110,9 @@ def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visib
 def _summary(outcome: Outcome) -> dict[str, Any]:
     note = outcome.failure.summary if outcome.failure else ""
     kept: dict[str, Any] = {
-        key: outcome.result[key] for key in ("steps", "devices", "mesh", "losses") if key in outcome.result
+        key: outcome.result[key]
+        for key in ("steps", "devices", "mesh", "losses", "communication", "dtypes")
+        if key in outcome.result
     }
     failed: dict[str, Any] = (
         {"rank": outcome.failure.rank, "traceback": outcome.failure.traceback} if outcome.failure else {}
@@ -122,7 +124,9 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
     warnings = []
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
-            found = step_warnings(outcome.result["metrics"], max_spread=run.config.measure.max_spread)
+            found = step_warnings(
+                outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
+            )
             warnings += [f"{name}: {text}" for text in found]
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")

@@ -31,6 +31,7 @@ def recompute(session: Session, *, mode: str) -> dict[str, Any]:
         session,
         built,
         num_warmup_steps=config.measure.num_warmup_steps,
+        max_warmup_steps=config.measure.max_warmup_steps,
         num_measured_steps=config.numerics.num_timed_steps,
         label=mode,
     )
