@@ -294,6 +294,8 @@ class PilotOptions:
     """As `measure.max_warmup_steps`, for each strategy."""
     num_measured_steps: int = option(10, ge=3)
     """Steps of each strategy that are counted."""
+    memory_headroom: float = option(0.10, ge=0, le=1)
+    """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
     timeout_seconds: float = option(3600.0, gt=0)
