@@ -12,9 +12,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from pilotkit.config.load import load
+from pilotkit.config.load import load, load_file
+from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError, StageFailed
-from pilotkit.records.points import Point, read_points, write_point
+from pilotkit.records.points import Point, point_config, read_points, write_point
 from pilotkit.records.record import DONE, Record
 
 
@@ -24,7 +25,7 @@ def dispatch(composed: DictConfig) -> dict[str, Any] | None:
     launch_dir = Path(hydra.runtime.cwd)
     overrides = list(hydra.overrides.task)
     if hydra.mode != RunMode.MULTIRUN:
-        record = _run(composed, launch_dir=launch_dir, overrides=overrides)
+        record = _run(load(composed, launch_dir=launch_dir), launch_dir=launch_dir, overrides=overrides)
         if record.status not in DONE:
             raise StageFailed(_ending(record))
         return None
@@ -32,7 +33,9 @@ def dispatch(composed: DictConfig) -> dict[str, Any] | None:
     point = Point(index=int(hydra.job.num), overrides=overrides, driver_pid=os.getpid())
     write_point(folder, point)
     try:
-        _run(composed, launch_dir=launch_dir, overrides=overrides, point=point, folder=folder)
+        fixed = point_config(folder)
+        config = load_file(fixed) if fixed else load(composed, launch_dir=launch_dir)
+        _run(config, launch_dir=launch_dir, overrides=overrides, point=point, folder=folder)
     except ConfigError as error:
         point.problem = str(error)
         point.is_config_problem = True
@@ -53,7 +56,8 @@ def tell_sweep(folder: Path) -> int:
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-    console.print(f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}", soft_wrap=True)
+    text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not points or any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):
@@ -62,14 +66,13 @@ def tell_sweep(folder: Path) -> int:
 
 
 def _run(
-    composed: DictConfig,
+    config: PilotConfig,
     *,
     launch_dir: Path,
     overrides: list[str],
     point: Point | None = None,
     folder: Path | None = None,
 ) -> Record:
-    config = load(composed, launch_dir=launch_dir)
     # Only now: a wrong configuration is told without waiting for these.
     from pilotkit.records.run_dir import RunDir
     from pilotkit.stages.all import run_all
@@ -86,7 +89,7 @@ def _run(
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)
-    announce(record, console)
+    announce(record, console, with_reason=point is not None)
     console.line(f"  record: {Path(config.output_dir) / config.name / config.stage / record.run_id}")
     return record
 

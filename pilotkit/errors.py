@@ -44,15 +44,17 @@ class ConfigError(PilotkitError):
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], *, found_by: str | None = None) -> None:
         assert problems, "a ConfigError needs at least one problem"
         self.problems = tuple(problems)
+        self.found_by = found_by  # the phase that met it; None when nothing was started
         super().__init__(str(self))
 
     def __str__(self) -> str:
         count = len(self.problems)
         head = "1 problem" if count == 1 else f"{count} problems"
-        lines = [f"{head} in the configuration; nothing was started."]
+        when = f"found by {self.found_by}" if self.found_by else "nothing was started"
+        lines = [f"{head} in the configuration; {when}."]
         lines += [f"{number}. {problem}" for number, problem in enumerate(self.problems, 1)]
         return "\n".join(lines)
 

@@ -1,6 +1,8 @@
 """What every test gets: markers by folder, a check that it left nothing behind, odd paths, and the command line.
 
 `odd_tmp_path`      a temporary folder whose name has spaces, quotes, or letters beyond ASCII (one test run each)
+`small_disk`        a file system of 1 MiB, to be filled
+`read_only_folder`  a folder that takes no new file, not even from root
 `pilotkit_cli`      runs `python -m pilotkit ...` in a temporary folder and ends all of its processes
 """
 
@@ -22,7 +24,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKERS = {"torch": ["torch"], "runs": ["slow", "torch"], "browser": ["slow"], "gpu": ["gpu"]}
+MARKERS = {"torch": ["torch"], "runs": ["slow"], "browser": ["slow"], "gpu": ["gpu"]}
 TOKEN = "PILOTKIT_TEST_TOKEN"
 
 
@@ -113,6 +115,34 @@ def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
 
     yield run
     _end_with_token(token)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB of its own. Skipped, and named in the summary, where mounting is not allowed."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mount.returncode:
+        pytest.skip(f"NOT TESTED, a full disk needs leave to mount a tmpfs: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def read_only_folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder that takes no new file: by permission bits, or for root (who passes those) by a read-only mount."""
+    if os.geteuid() == 0:
+        folder: Path = request.getfixturevalue("small_disk")
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        yield folder
+        return
+    folder = tmp_path / "read only"
+    folder.mkdir(mode=0o555)
+    yield folder
+    folder.chmod(0o755)
 
 
 def _environment_leaks(before: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,9 @@ Interpolations are resolved here once, so that what is recorded is literal and m
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from pilotkit.errors import ConfigError, Problem
 PATH_KEYS = ("output_dir", "data.path", "restore.path")
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")
+INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
@@ -30,36 +33,49 @@ def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
     problems = [*_missing(composed), *_unresolved(composed)]
     if problems:
         raise ConfigError(problems)
-    plain = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(plain, dict)
-    _make_absolute(plain, launch_dir)
-    return _typed(plain)
+    config = OmegaConf.to_object(composed)
+    if not isinstance(config, PilotConfig):  # a configuration of the user's own, without our schema at its root
+        plain = OmegaConf.to_container(composed, resolve=True)
+        assert isinstance(plain, dict)
+        config = _typed(_escaped(plain))
+    _make_absolute(config, launch_dir)
+    return _checked(config)
 
 
 def load_file(path: Path) -> PilotConfig:
     """Read a run's own `run.yaml`. Everything in it is literal already."""
     plain = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(plain, dict), f"{path} is not a configuration"
-    return _typed({str(key): value for key, value in plain.items()})
+    return _checked(_typed(plain))
 
 
 def dump(config: PilotConfig) -> str:
     """The YAML that `load_file` reads back to an equal configuration."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(dataclasses.asdict(config))))
+
+
+def _escaped(value: Any) -> Any:
+    """The same plain data, with text that only looks like an interpolation (`${x}`) written so that it stays text."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, str):
+        return INTERPOLATION.sub(lambda found: 2 * found[1] + "\\${", value)
+    return value
 
 
 def _typed(plain: dict[Any, Any]) -> PilotConfig:
-    problems = []
-    typed = OmegaConf.structured(PilotConfig)
-    for key, value in plain.items():
-        try:
-            typed = OmegaConf.merge(typed, {key: value})
-        except OmegaConfBaseException as error:
-            problems.append(problem_of(error, key=str(key), value=value))
-    if problems:
-        raise ConfigError(problems)
+    try:
+        typed = OmegaConf.merge(OmegaConf.structured(PilotConfig), plain)
+    except OmegaConfBaseException:
+        raise ConfigError(_typing_problems(plain)) from None
     config = OmegaConf.to_object(typed)
     assert isinstance(config, PilotConfig)
+    return config
+
+
+def _checked(config: PilotConfig) -> PilotConfig:
     # The meaning is looked at even when a range is wrong, as far as it goes: everything is told at once.
     problems = check_ranges(config)
     wrong = {problem.key for problem in problems}
@@ -69,15 +85,36 @@ def _typed(plain: dict[Any, Any]) -> PilotConfig:
     return config
 
 
-def problem_of(error: OmegaConfBaseException, *, key: str, value: object) -> Problem:
-    """A typing error of OmegaConf in our words."""
-    full_key = str(getattr(error, "full_key", None) or key)
+def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
+    """What is wrong in each section; OmegaConf itself stops at the first, and one by one is slow when nothing is."""
+    problems = []
+    for key, value in plain.items():
+        try:
+            OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
+        except OmegaConfBaseException as error:
+            given = value
+            for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:
+                given = given.get(name, given) if isinstance(given, dict) else given
+            problems.append(problem_of(error, key=str(key), value=given))
+    return problems
+
+
+def problem_of(error: OmegaConfBaseException, *, key: str, value: object, prefix: str = "") -> Problem:
+    """A typing error of OmegaConf in our words. `prefix` is what stands before the key that OmegaConf knows."""
+    # An item of a list is `betas[1]` to OmegaConf; the option is the list.
+    full_key = prefix + str(getattr(error, "full_key", None) or key).partition("[")[0]
     text = str(error).splitlines()[0]
+    if "is not Optional" in text:
+        return Problem(full_key, "null", "a value: this option is never empty", f"give {full_key} a value")
+    if "is not a ListConfig, list or tuple" in text:
+        return Problem(full_key, value, "a list", f"for example {full_key}=[{value}]")
     if "could not be converted to Integer" in text:
         whole = isinstance(value, float) and value.is_integer()
         fix = f"write {full_key}={int(value)}" if isinstance(value, float) and whole else f"for example {full_key}=1"
         return Problem(full_key, value, "a whole number, written out in digits", fix)
     if "could not be converted to Float" in text:
+        if isinstance(value, list):
+            return Problem(full_key, value, "a list of numbers", f"for example {full_key}=[0.5]")
         return Problem(full_key, value, "a number", f"for example {full_key}=0.5")
     if "is not a valid bool" in text:
         return Problem(full_key, value, "true or false", f"for example {full_key}=true")
@@ -87,7 +124,9 @@ def problem_of(error: OmegaConfBaseException, *, key: str, value: object) -> Pro
 def _missing(composed: DictConfig) -> list[Problem]:
     return [
         Problem(key, "???", "a value: this option has no default", f"add {key}=... to the command")
-        for key in sorted(OmegaConf.missing_keys(composed))
+        # Not OmegaConf.missing_keys, which raises on the first interpolation that does not resolve.
+        for key, container, name in sorted(_leaves(composed), key=lambda leaf: leaf[0])
+        if OmegaConf.is_missing(container, name)
     ]
 
 
@@ -116,20 +155,20 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
             yield from _leaves(child, prefix + str(name) + ".")
 
 
-def _make_absolute(plain: dict[Any, Any], launch_dir: Path) -> None:
+def _make_absolute(config: PilotConfig, launch_dir: Path) -> None:
     for key in (*PATH_KEYS, *MAYBE_PATH_KEYS):
-        section: Any = plain
+        section: Any = config
         *parents, name = key.split(".")
         for parent in parents:
-            section = section[parent]
-        value = section.get(name)
+            section = getattr(section, parent)
+        value = getattr(section, name)
         looks_like_path = isinstance(value, str) and value.startswith((".", "~", "/"))
         if value is None or (key in MAYBE_PATH_KEYS and not looks_like_path):
             continue
         absolute = os.path.normpath(launch_dir / os.path.expanduser(value))
-        section[name] = absolute
+        setattr(section, name, absolute)
         # The factories were told through an interpolation, which is literal text by now.
-        kwargs = section.get("kwargs") or {}
+        kwargs = getattr(section, "kwargs", {})
         for argument in ("name", "path"):
             if kwargs.get(argument) == value:
                 kwargs[argument] = absolute

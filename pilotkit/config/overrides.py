@@ -39,12 +39,14 @@ class Key:
     free: bool = False
 
 
-def check_overrides(overrides: Sequence[str], *, extra_dirs: Sequence[Path] = ()) -> tuple[list[Problem], list[str]]:
+def check_overrides(
+    overrides: Sequence[str], *, multirun: bool, extra_dirs: Sequence[Path] = ()
+) -> tuple[list[Problem], list[str]]:
     """All problems of the overrides one by one, and those overrides that have none.
 
-    Options in `extra_dirs` (the user's own `--config-dir`) are as good as ours.
-
-    Of a sweep, only the first choice is handed back: it stands for the others when the rest is composed.
+    Options in `extra_dirs` (the user's own `--config-dir`) are as good as ours. Without `multirun`, several values
+    for one name are a problem. Of a sweep, only the first choice is handed back: it stands for the others when the
+    rest is composed.
     """
     problems: list[Problem] = []
     sound: list[str] = []
@@ -60,6 +62,8 @@ def check_overrides(overrides: Sequence[str], *, extra_dirs: Sequence[Path] = ()
             problems.append(Problem(key.lstrip("+~"), value, GRAMMAR, f"Hydra says: {reason}"))
             continue
         found = _check_one(override, groups=groups, keys=keys)
+        if not found and override.is_sweep_override() and not multirun:
+            found = [_needs_multirun(override)]
         problems += found
         if not found:
             sound.append(_first_choice(override))
@@ -77,6 +81,12 @@ def schema_keys(section: Any = PilotConfig, prefix: str = "") -> Iterator[Key]:
             yield from schema_keys(hint, f"{name}.")
         else:
             yield Key(name, field.metadata, free=typing.get_origin(hint) in (dict, list))
+
+
+def _needs_multirun(override: Override) -> Problem:
+    name, values = override.key_or_group, _shown(override)
+    fix = f"add -m to run each of them, or write {name}=[{values}] where a list is meant"
+    return Problem(name, values, "one value; several are a sweep", fix)
 
 
 def _check_one(override: Override, *, groups: dict[str, list[str]], keys: dict[str, Key]) -> list[Problem]:
@@ -120,15 +130,20 @@ def _check_group(override: Override, *, name: str, options: list[str]) -> list[P
 def _check_choice(name: str, value: Any, metadata: Any) -> Problem | None:
     if isinstance(value, str) and "${" in value:
         return None  # only known once composed
-    typed = OmegaConf.structured(PilotConfig)
+    section, _, rest = name.partition(".")
+    hint = typing.get_type_hints(PilotConfig)[section]
+    # The one section that is concerned: to build the whole schema for every value would be slow.
+    is_section = dataclasses.is_dataclass(hint)
+    owner, key, prefix = (hint, rest, f"{section}.") if is_section else (PilotConfig, name, "")
+    typed = OmegaConf.structured(owner)
     try:
-        OmegaConf.update(typed, name, value, force_add=True)
+        OmegaConf.update(typed, key, value, force_add=True)
         if metadata is None or isinstance(value, (list, dict)) or value == "???":
             return None
         # The typed value, not the typed text: `1e3` is a number here.
-        return check_value(name, OmegaConf.select(typed, name), metadata)
+        return check_value(name, OmegaConf.select(typed, key), metadata)
     except OmegaConfBaseException as error:
-        return problem_of(error, key=name, value=value)
+        return problem_of(error, key=key, value=value, prefix=prefix)
 
 
 def _needless_plus(override: Override, name: str, keys: dict[str, Key], groups: dict[str, list[str]]) -> Problem:

@@ -5,16 +5,17 @@ Hydra's launcher reads the results in order and gives up at the first job withou
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
-from pilotkit.records.points import Point, read_points, write_point
+from pilotkit.config.load import dump, load
+from pilotkit.errors import ConfigError
+from pilotkit.records.points import Point, read_points, write_point, write_point_config
 
 
 def launch_and_account(launcher: Any, job_overrides: Sequence[Sequence[str]], first_index: int) -> list[JobReturn]:
@@ -39,15 +40,35 @@ def launch_and_account(launcher: Any, job_overrides: Sequence[Sequence[str]], fi
         (list(overrides), "hydra.sweep.dir", first_index + offset, f"job_{first_index + offset}", state)
         for offset, overrides in enumerate(job_overrides)
     ]
-    jobs = executor.map_array(launcher, *zip(*calls, strict=True))
+    sound = [call for call in calls if _fix_configuration(launcher, sweep_dir, call[2], call[0])]
+    jobs = executor.map_array(launcher, *zip(*sound, strict=True)) if sound else []
     try:
         return [
-            _account(job, sweep_dir, call[2], filter_overrides(call[0])) for job, call in zip(jobs, calls, strict=True)
+            _account(job, sweep_dir, call[2], filter_overrides(call[0])) for job, call in zip(jobs, sound, strict=True)
         ]
     except BaseException:
         for job in jobs:
             job.cancel()
         raise
+
+
+def _fix_configuration(launcher: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) -> bool:
+    """Resolve a point now, as the job may start when the environment says something else.
+
+    A point whose configuration is wrong becomes a row at once and no job; False then.
+    """
+    folder = sweep_dir / str(index)
+    composed = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
+    launch_dir = Path(composed.hydra.runtime.cwd)
+    with open_dict(composed):
+        del composed["hydra"]
+    try:
+        write_point_config(folder, dump(load(composed, launch_dir=launch_dir)))
+    except ConfigError as error:
+        words = list(filter_overrides(overrides))
+        write_point(folder, Point(index, words, problem=str(error), is_config_problem=True))
+        return False
+    return True
 
 
 def _account(job: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) -> JobReturn:
@@ -73,11 +94,7 @@ def _account(job: Any, sweep_dir: Path, index: int, overrides: Sequence[str]) ->
 
 
 def _how_it_died(job: Any, error: Exception) -> str:
-    """`crashed (signal 9, SIGKILL)` where the process can still be asked, else the first line of the error."""
-    process = getattr(job, "_process", None)
-    code = process.poll() if process is not None else None
-    if code is not None and code < 0:
-        return f"crashed (signal {-code}, {signal.Signals(-code).name})"
-    if code:
-        return f"crashed (exit code {code}); see {job.paths.stderr}"
+    """submitit keeps no exit code of a local job: what is known is that there is neither a result nor a traceback."""
+    if type(error).__name__ == "UncompletedJobError":
+        return f"crashed without a word, as kill -9 or the out-of-memory killer leave it; log: {job.paths.stderr}"
     return f"crashed: {str(error).strip().splitlines()[0]}"

@@ -17,6 +17,7 @@ from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
 from pilotkit.meter.flops import count_step_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
+from pilotkit.meter.out_of_memory import OutOfMemory, is_out_of_memory
 from pilotkit.meter.rss import peak_rss_bytes, reset_peak_rss
 from pilotkit.meter.statistics import Summary, summarize
 from pilotkit.meter.step_meter import StepMeter
@@ -34,12 +35,14 @@ __all__ = [
     "LiveTensorTracker",
     "MemoryBreakdown",
     "NonFinite",
+    "OutOfMemory",
     "StepClock",
     "StepMeter",
     "Summary",
     "UpdateWatch",
     "count_step_flops",
     "count_training_flops",
+    "is_out_of_memory",
     "mfu",
     "peak_rss_bytes",
     "profile_step",

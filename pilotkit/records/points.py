@@ -1,6 +1,7 @@
 """The points of a sweep: one small file each, which leads from the sweep's folder to the run's record.
 
-<sweep folder>/<index>/point.json
+<sweep folder>/<index>/point.json    what was overridden, where its run is, what went wrong
+<sweep folder>/<index>/config.yaml   the configuration as it was when the point was submitted, where it runs later
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
 
 POINT_FILE = "point.json"
+CONFIG_FILE = "config.yaml"
 
 
 @dataclass
@@ -65,6 +67,18 @@ def write_point(folder: Path, point: Point) -> None:
     """Publish the state of a point."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write_json(folder / POINT_FILE, dataclasses.asdict(point))
+
+
+def write_point_config(folder: Path, text: str) -> None:
+    """Fix the configuration of a point that another process will run, perhaps hours later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(folder / CONFIG_FILE, text)
+
+
+def point_config(folder: Path) -> Path | None:
+    """The file with the configuration that was fixed at submission, if there is one."""
+    path = folder / CONFIG_FILE
+    return path if path.is_file() else None
 
 
 def read_points(sweep_dir: Path) -> list[Point]:

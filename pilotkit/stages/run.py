@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,8 +95,6 @@ class Run:
         self.threads = {**_threads(cpus), **environment.to_dict()}
         self.phases.append(PhaseRun(phase, outcome.wall_seconds, outcome.status))
         self.console.line(f"  {phase}: {outcome.status.replace('_', ' ')} in {format_seconds(outcome.wall_seconds)}")
-        if outcome.failure is not None and outcome.status == "failed":
-            self.console.line(f"    {outcome.failure.summary}", style="red")
         _raise_config_problem(outcome, self.run_dir, phase)
         return outcome
 
@@ -110,12 +109,8 @@ def not_ok(run: Run, outcome: Outcome, *, details: dict[str, Any] | None = None)
         metrics.add("given", memory_limit_bytes=limit)
         metrics.add("measured", requested_bytes=requested)
         asked = f"; {format_bytes(requested)} more was asked for" if requested else ""
-        failure = Failure(
-            f"{failure.summary}: the limit is {format_bytes(limit)}{asked}",
-            cause=failure.cause,
-            rank=failure.rank,
-            traceback=failure.traceback,
-        )
+        summary = f"{failure.summary}: the limit is {format_bytes(limit)}{asked}"
+        failure = dataclasses.replace(failure, summary=summary)
     return StageResult(outcome.status, metrics, {**(details or {}), "threads": run.threads}, problem=failure)
 
 
@@ -129,4 +124,4 @@ def _raise_config_problem(outcome: Outcome, run_dir: RunDir, phase: str) -> None
         return
     found = [error for error in run_dir.phase(phase).errors() if error.get("problems")]
     if found:
-        raise ConfigError([Problem(**problem) for problem in found[0]["problems"]])
+        raise ConfigError([Problem(**problem) for problem in found[0]["problems"]], found_by=phase)

@@ -85,7 +85,7 @@ def set_random_state(state: State, *, device: torch.device) -> None:
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace outside. Runs once a batch, so states stay as their owners give them."""
+    """Whatever is drawn inside leaves no trace outside. Runs once a batch, so states stay in their owners' forms."""
     on_device = None if device.type == "cpu" else torch.get_device_module(device.type).get_rng_state(device)
     python, legacy_numpy, host = random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
     try:

@@ -15,7 +15,7 @@ import pytest
 import pilotkit
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("pyproject.toml", "README.md", "pilotkit", "conf")
+SOURCES = ("pyproject.toml", "README.md", "pilotkit", "hydra_plugins", "conf")
 
 
 def _run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_carries_options_and_templates(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     options = {f"pilotkit/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")}
-    code = {str(path.relative_to(ROOT)) for path in (ROOT / "pilotkit").rglob("*") if path.is_file()}
+    packages = (path for name in ("pilotkit", "hydra_plugins") for path in (ROOT / name).rglob("*") if path.is_file())
+    code = {str(path.relative_to(ROOT)) for path in packages}
     code = {path for path in code if "__pycache__" not in path}
     assert "pilotkit/conf/config.yaml" in options
     assert any(path.startswith("pilotkit/report/templates/") for path in code)
@@ -86,3 +87,9 @@ def test_installed_command_composes_its_own_options(installed: Path, tmp_path: P
 def test_installed_command_pins_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     _run(installed / "pilotkit", "stage=lock", cwd=tmp_path)
     assert len(list(tmp_path.glob("outputs/default/lock/*/record.json"))) == 1
+
+
+def test_installed_command_sweeps_with_its_own_launcher(installed: Path, tmp_path: Path) -> None:
+    overrides = ("stage=lock", "train.seed=1,2", "hydra/launcher=submitit_local")
+    result = _run(installed / "pilotkit", "-m", *overrides, cwd=tmp_path)
+    assert "2 points: 2 ok" in result.stdout
