@@ -51,7 +51,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "numerics",
         "Are lower precision and activation checkpointing worth it, separately?",
         "loss and gradient deviation against fp32 beside the seed-to-seed noise floor; memory saved for time added",
-        built=False,
     ),
     Chapter(
         "pilot",

@@ -17,6 +17,7 @@ STAGES = (
     "lock",
     "prove",
     "measure",
+    "numerics",
     "pilot",
     "restore",
     "budget",
@@ -317,11 +318,47 @@ class MeasureOptions:
     """Stage `measure`: representative steps on one device."""
 
     num_warmup_steps: int = option(3, ge=1)
-    """Steps that are run and not counted."""
+    """Steps in which warm-up is looked for: it is over when this many steps are no faster than as many before."""
+    max_warmup_steps: int = option(30, ge=1)
+    """Warm-up ends after this many steps at the latest; a run that has not settled by then is told."""
+    settled_tolerance: float = option(0.10, ge=0)
+    """How much faster the last warm-up steps may be than those before them, relative."""
+    loader_seconds: float = option(1.0, gt=0)
+    """How long the loader alone is timed for its own maximum rate, seconds."""
     num_measured_steps: int = option(10, ge=3)
     """Steps that are counted."""
     max_spread: float = option(0.10, gt=0)
     """Coefficient of variation of the step time above which the result is marked unsteady."""
+    max_used_before_bytes: int = option(2147483648, ge=0)
+    """Accelerators: memory that may be in use when a measurement starts, its own context included, bytes (2 GiB)."""
+    module_depth: int = option(2, ge=1)
+    """How many parts of a dotted module name the breakdown of memory tells apart."""
+    checkpoint_peak: bool = True
+    """Also save a checkpoint (and delete it) to find the memory that saving takes."""
+
+
+@dataclass
+class NumericsOptions:
+    """Stage `numerics`: lower precision and activation checkpointing, judged separately on one device."""
+
+    num_steps: int = option(12, ge=2)
+    """Optimizer steps of every compared run, at `optimizer.lr` from the first one: warm-up would hide a lost update."""
+    num_noise_seeds: int = option(2, ge=1)
+    """Further fp32 runs with other rows and other dropout: how far apart two fp32 runs end is the noise floor."""
+    loss_rtol: float = option(2e-3, ge=0)
+    """Deviation of the evaluation loss, relative to fp32, that is accepted even when the noise floor is lower."""
+    max_grad_deviation: float = option(0.10, gt=0)
+    """Accepted deviation of a parameter group's first gradient: norm of the difference over the fp32 norm."""
+    reject_factor: float = option(3.0, ge=1)
+    """A deviation of more than this many times what is accepted is rejected; between the two it is undecided."""
+    max_lost_updates: float = option(0.10, ge=0, le=1)
+    """Accepted share of parameters whose update was rounded away in the parameter's own dtype (0 to 1)."""
+    max_skipped_steps: float = option(0.25, ge=0, le=1)
+    """Accepted share of steps that the loss scaler skipped for an overflow (0 to 1)."""
+    modes: List[str] = field(default_factory=lambda: ["none", "full", "selective"])
+    """Activation checkpointing to compare; `none` must be among them. Empty: leave recomputation out."""
+    num_timed_steps: int = option(6, ge=3)
+    """Counted steps of each activation checkpointing mode, after `measure.num_warmup_steps`."""
 
 
 @dataclass
@@ -331,9 +368,13 @@ class PilotOptions:
     strategies: List[str] = field(default_factory=lambda: ["ddp", "fsdp"])
     """Strategies to run and compare; each of `ddp`, `fsdp`, `hsdp`."""
     num_warmup_steps: int = option(3, ge=1)
-    """Steps of each strategy that are run and not counted."""
+    """As `measure.num_warmup_steps`, for each strategy."""
+    max_warmup_steps: int = option(30, ge=1)
+    """As `measure.max_warmup_steps`, for each strategy."""
     num_measured_steps: int = option(10, ge=3)
     """Steps of each strategy that are counted."""
+    memory_headroom: float = option(0.10, ge=0, le=1)
+    """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
     timeout_seconds: float = option(3600.0, gt=0)
@@ -485,6 +526,7 @@ class PilotConfig:
 
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
+    numerics: NumericsOptions = field(default_factory=NumericsOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)

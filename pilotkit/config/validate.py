@@ -17,6 +17,7 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
+RECOMPUTATION_MODES = ("none", "full", "selective")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -66,6 +67,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_precision(config),
         *_check_lengths(config),
         *_check_optimizer(config),
+        *_check_numerics(config),
         *_check_pilot(config),
         *_check_plan(config),
         *_check_prices(config),
@@ -158,6 +160,21 @@ def _check_optimizer(config: PilotConfig) -> list[Problem]:
     if len(betas) == 2 and all(0 <= beta < 1 for beta in betas):
         return []
     return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
+
+
+def _check_numerics(config: PilotConfig) -> list[Problem]:
+    modes = config.numerics.modes
+    known = all(name in RECOMPUTATION_MODES for name in modes) and len(set(modes)) == len(modes)
+    if known and (not modes or "none" in modes):
+        return []
+    return [
+        Problem(
+            "numerics.modes",
+            modes,
+            f"an empty list, or different names out of {', '.join(RECOMPUTATION_MODES)}, none among them",
+            "for example numerics.modes=[none,full]",
+        )
+    ]
 
 
 def _check_pilot(config: PilotConfig) -> list[Problem]:

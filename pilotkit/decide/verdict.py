@@ -18,7 +18,7 @@ from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
-EVIDENCE = ("lock", "prove", "measure", "pilot", "restore", "budget")
+EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "budget")
 NOT_BUILT = "not built in this version"
 
 
@@ -86,12 +86,14 @@ def decide_verdict(
     for stage in EVIDENCE:
         if stage == "pilot" and strategy == "single":
             continue  # one device has no communication to pilot
+        if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
+            continue  # nothing was chosen that could be wrong
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
             missing.append(Missing(f"{stage}: {absence}", stage_command(stage, overrides=overrides)))
             continue
-        finding = weigh(record, strategy=strategy)
+        finding = weigh(record, strategy=strategy, recomputation=activation_checkpointing)
         if finding.weight == "missing":
             missing.append(Missing(f"{stage}: {finding.text}", stage_command(stage, overrides=overrides)))
             continue
@@ -100,8 +102,6 @@ def decide_verdict(
     missing += _not_built(
         records,
         hardware=hardware,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
         measured="measure" in found,
         built=built,
         overrides=overrides,
@@ -129,8 +129,6 @@ def _not_built(
     records: Mapping[str, Record],
     *,
     hardware: str,
-    precision: str,
-    activation_checkpointing: str,
     measured: bool,
     built: Collection[str],
     overrides: Sequence[str],
@@ -153,13 +151,6 @@ def _not_built(
         else:
             what = f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}"
             missing.append(Missing(what, None))
-    choices = []
-    if precision != "fp32":
-        choices.append(f"precision={precision}")
-    if activation_checkpointing != "none":
-        choices.append(f"activation_checkpointing={activation_checkpointing}")
-    if choices and lacks("numerics"):
-        missing.append(missing_of("numerics", f"what {' and '.join(choices)} does to the loss was not measured"))
     if hardware != "cpu" and lacks("qualify"):
         missing.append(missing_of("qualify", f"the software stack is not qualified for {hardware}"))
     return missing

@@ -70,7 +70,8 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             (
                 "stage",
                 "prov",
-                "one of all, lock, prove, measure, pilot, restore, budget, plan, report, sweep_status, sweep_collect",
+                "one of all, lock, prove, measure, numerics, pilot, restore, budget, plan, report, sweep_status, "
+                "sweep_collect",
                 "for example stage=all",
             ),
             id="unknown stage",
