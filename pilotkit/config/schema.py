@@ -227,6 +227,19 @@ class ClusterConfig:
 
 
 @dataclass
+class LockOptions:
+    """Stage `lock`, and the gate that every later stage passes."""
+
+    mode: str = option("write", choices=("write", "check", "warn"))
+    """`write`: stage `lock` makes a new lock; what drifts later is told, and that evidence is void. `check`: compare
+    with the committed lock and refuse what drifted. `warn`: compare, tell, and go on with evidence that is void."""
+    path: Optional[str] = None
+    """Lock file to commit, for example `lock.pilotkit.yaml`; relative to where pilotkit was started."""
+    allow: Dict[str, str] = field(default_factory=dict)
+    """Fields (or patterns such as `packages.*`) that may drift, each with the reason, which records keep."""
+
+
+@dataclass
 class ProveOptions:
     """Stage `prove`: one complete step on one device."""
 
@@ -329,6 +342,7 @@ class PilotConfig:
     reservation: ReservationConfig = field(default_factory=ReservationConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
+    lock: LockOptions = field(default_factory=LockOptions)
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)

@@ -29,6 +29,7 @@ def run(run: Run) -> StageResult:
         chosen_reservation=config.reservation.name,
         strategy=config.parallelism.strategy,
         overrides=run.overrides,
+        drift=run.drift,
     )
     run.console.table(verdict_table(verdict))
     metrics = Metrics()
