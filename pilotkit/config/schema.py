@@ -306,6 +306,19 @@ class SweepOptions:
 
 
 @dataclass
+class LockOptions:
+    """Stage `lock`, and the gate that every later stage passes."""
+
+    mode: str = option("write", choices=("write", "check", "warn"))
+    """`write`: stage `lock` makes a new lock; what drifts later is told, and that evidence is void. `check`: compare
+    with the committed lock and refuse what drifted. `warn`: compare, tell, and go on with evidence that is void."""
+    path: Optional[str] = None
+    """Lock file to commit, for example `lock.pilotkit.yaml`; relative to where pilotkit was started."""
+    allow: Dict[str, str] = field(default_factory=dict)
+    """Fields (or patterns such as `packages.*`) that may drift, each with the reason, which records keep."""
+
+
+@dataclass
 class ProveOptions:
     """Stage `prove`: one complete step on one device."""
 
@@ -524,6 +537,7 @@ class PilotConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     sweep: SweepOptions = field(default_factory=SweepOptions)
 
+    lock: LockOptions = field(default_factory=LockOptions)
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     numerics: NumericsOptions = field(default_factory=NumericsOptions)

@@ -68,6 +68,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_lengths(config),
         *_check_optimizer(config),
         *_check_numerics(config),
+        *_check_lock(config),
         *_check_pilot(config),
         *_check_plan(config),
         *_check_prices(config),
@@ -175,6 +176,18 @@ def _check_numerics(config: PilotConfig) -> list[Problem]:
             "for example numerics.modes=[none,full]",
         )
     ]
+
+
+def _check_lock(config: PilotConfig) -> list[Problem]:
+    lock, problems = config.lock, []
+    if lock.mode != "write" and lock.path is None:
+        allowed = "write where no lock.path is given: there is no file to compare with"
+        problems.append(Problem("lock.mode", lock.mode, allowed, "add lock.path=lock.pilotkit.yaml", ("lock.path",)))
+    for field, reason in lock.allow.items():
+        if not str(reason).strip():
+            fix = f"for example 'lock.allow={{{field}: \"why it may differ\"}}'"
+            problems.append(Problem(f"lock.allow.{field}", repr(reason), "a reason, which records keep", fix))
+    return problems
 
 
 def _check_pilot(config: PilotConfig) -> list[Problem]:

@@ -71,6 +71,7 @@ def decide_verdict(
     strategy: str | None = None,
     overrides: Sequence[str] = (),
     built: Collection[str] = (),
+    drift: str = "",
 ) -> Verdict:
     """Weigh the newest record of each stage.
 
@@ -78,9 +79,12 @@ def decide_verdict(
     `chosen_reservation` is the one of `reservations` that is about to be made.
     `overrides` is what the user typed, repeated in the commands that would supply what is missing; `built` are the
     stages that this version can run.
+    `drift` says what is no longer as it was locked: no evidence then speaks of what would run.
     NO-GO outweighs INCOMPLETE: a fault stays one whatever else is still to be measured.
     """
     missing: list[Missing] = []
+    if drift:
+        missing.append(Missing(f"lock: {drift}; lock and measure again", stage_command("all", overrides=overrides)))
     found: dict[str, Finding] = {}
     evidence: dict[str, str] = {}
     for stage in EVIDENCE:
@@ -122,7 +126,10 @@ def _absence(record: Record | None, *, lock: Record | None) -> str | None:
         return None
     if record.lock_digest is None:
         return f"not pinned, {record.run_id} was made without a lock"
-    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}"
+    gate: Mapping[str, Any] = record.provenance.get("gate") or {}
+    fields = ", ".join(str(item["field"]) for item in gate.get("drift") or ())
+    what = f" ({fields})" if fields and str(gate.get("against", "")).endswith(lock.run_id) else ""
+    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}{what}"
 
 
 def _not_built(

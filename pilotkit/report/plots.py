@@ -6,7 +6,6 @@ Called by `pilotkit.report.sections`. Takes bytes, seconds and counts; draws wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
