@@ -93,6 +93,12 @@ CHAPTERS: tuple[Chapter, ...] = (
 )
 
 
+# Stages beside the chapters: asked for by name only, and no part of the verdict.
+TOOLS: tuple[tuple[str, str], ...] = (
+    ("checkpoint_verify", "Is the checkpoint in restore.path whole, unchanged and safe to load? Without torch."),
+)
+
+
 def chapter_of(stage: str) -> Chapter:
     """The chapter that a stage belongs to. Raises KeyError on a word that is not a stage."""
     for chapter in CHAPTERS:

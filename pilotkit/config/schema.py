@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report", "checkpoint_verify")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -269,7 +269,12 @@ class RestoreOptions:
     num_steps: int = option(3, ge=1)
     """Steps before the save, and again after it."""
     path: Optional[str] = None
-    """Restore from this checkpoint instead of one made here; relative to where pilotkit was started."""
+    """Restore from this checkpoint, or the newest sound one of this folder, instead of one made here; relative to
+    where pilotkit was started."""
+    allow_changes: List[str] = field(default_factory=list)
+    """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    clean_partial: bool = False
+    """`checkpoint_verify`: delete what killed saves left in a folder of checkpoints; a save in progress stays."""
     rtol: float = option(0.0, ge=0)
     """Relative tolerance between the continued and the uninterrupted run. 0 is bitwise."""
 

@@ -49,8 +49,18 @@ class Built:
         self.trainer.train_rows.close()
 
 
-def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1) -> Built:
-    """Seed, load the data and the model, spread it, and make the trainer."""
+def build(
+    session: Session,
+    *,
+    strategy: str,
+    dp_replicate: int = 1,
+    dp_shard: int = 1,
+    grad_accum_steps: int | None = None,
+) -> Built:
+    """Seed, load the data and the model, spread it, and make the trainer.
+
+    `grad_accum_steps` None takes the intended run's; another world size needs another for the same rows a step.
+    """
     config = session.config
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
@@ -92,7 +102,7 @@ def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: i
         train_rows=train_rows,
         eval_dataset=eval_dataset,
         device=session.device.torch_device,
-        grad_accum_steps=session.arithmetic.grad_accum_steps,
+        grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
         strategy=strategy,
         rank=session.rank,

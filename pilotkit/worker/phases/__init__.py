@@ -22,6 +22,7 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "pilot_fsdp": ("pilot", "pilot", {"strategy": "fsdp"}),
     "pilot_hsdp": ("pilot", "pilot", {"strategy": "hsdp"}),
     "restore_uninterrupted": ("restore", "run_without_stop", {}),
+    "restore_repeated": ("restore", "run_without_stop", {}),
     "restore_before": ("restore", "run_and_save", {}),
     "restore_after": ("restore", "load_and_run", {}),
 }

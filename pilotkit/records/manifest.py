@@ -1,24 +1,24 @@
-"""Sizes and sha256 of the files of one checkpoint: written last, read first. Used by `checkpoint`; knows no tensors."""
+"""Sizes and sha256 of the files of one checkpoint: written last, read first. Knows no tensors and needs no torch.
+
+Called by `train.checkpoint` on both ways, and by `checkpoint_check` on the driver's side.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pilotkit.errors import PilotkitError
+from pilotkit.errors import CheckpointError
 from pilotkit.records import atomic
 
 MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
 CHUNK_BYTES = 4 * 1024**2
-
-
-class CheckpointError(PilotkitError):
-    """A checkpoint cannot be written, is damaged, or does not belong to this run."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,20 @@ def describe(path: Path) -> Entry:
     return Entry(path.name, num_bytes, digest.hexdigest())
 
 
-def write(folder: Path, entries: Iterable[Entry]) -> None:
-    """Write the manifest, whole or not at all."""
+def write(folder: Path, entries: Iterable[Entry], *, about: Mapping[str, Any] | None = None) -> None:
+    """Write the manifest, whole or not at all. `about` is what a list of checkpoints shows: step, eval_loss, ..."""
     files = {entry.name: {"num_bytes": entry.num_bytes, "sha256": entry.sha256} for entry in entries}
-    atomic.write_json(folder / MANIFEST_FILE, {"version": MANIFEST_VERSION, "files": dict(sorted(files.items()))})
+    content = {"version": MANIFEST_VERSION, "about": dict(about or {}), "files": dict(sorted(files.items()))}
+    atomic.write_json(folder / MANIFEST_FILE, content)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What the manifest says about the whole; empty when there is none or it cannot be read."""
+    try:
+        about = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8")).get("about", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return about if isinstance(about, dict) else {}
 
 
 def read(folder: Path) -> list[Entry]:
@@ -54,12 +64,28 @@ def read(folder: Path) -> list[Entry]:
         plain = json.loads(path.read_text(encoding="utf-8"))
         version = plain["version"]
         if version == MANIFEST_VERSION:
-            return [Entry(name, file["num_bytes"], file["sha256"]) for name, file in plain["files"].items()]
+            entries = [Entry(name, file["num_bytes"], file["sha256"]) for name, file in plain["files"].items()]
+            _check_inside(path, entries)
+            return entries
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing, so this is not a checkpoint or its save was cut short") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
     raise CheckpointError(f"{path}: version {version!r} is not known to this pilotkit (it reads {MANIFEST_VERSION})")
+
+
+def _check_inside(path: Path, entries: Iterable[Entry]) -> None:
+    """A manifest from elsewhere must not make us read, or later delete, anything outside its folder."""
+    for entry in entries:
+        if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
+            raise CheckpointError(f"{path}: names a file outside its folder: {entry.name}")
+
+
+def foreign(folder: Path, entries: Iterable[Entry]) -> list[str]:
+    """Files that lie in the folder and were not part of what was saved, named with the reason."""
+    known = {entry.name for entry in entries} | {MANIFEST_FILE}
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+    return [f"{folder / name}: was not saved with this checkpoint" for name in names if name not in known]
 
 
 def damage(folder: Path, entry: Entry) -> str | None:
