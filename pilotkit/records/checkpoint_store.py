@@ -90,18 +90,22 @@ class CheckpointStore:
         if current is None or current.name < path.name:
             atomic.write_text(self.root / LATEST_FILE, f"{path.name}\n")
 
-    def partials(self) -> list[Partial]:
-        """What killed saves and deletions left, in the order of names, and saves in progress."""
+    def partials(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
+        """What killed saves and deletions left, in the order of names, and saves in progress.
+
+        One whose saver cannot be asked is in progress until it was silent for so long.
+        """
         if not self.root.is_dir():
             return []
         found = [
             path for path in self.root.iterdir() if path.name.startswith(".") and path.suffix in (".part", ".gone")
         ]
-        return [_describe(path) for path in sorted(found)]
+        return [_describe(path, silent_seconds=silent_seconds) for path in sorted(found)]
 
-    def clean(self) -> list[Partial]:
-        """Delete what is not in progress; returns what was deleted."""
-        removed = [partial for partial in self.partials() if not partial.is_in_progress]
+    def clean(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
+        """Delete what is not in progress; returns what was deleted. 0 seconds: nobody saves from another machine."""
+        partials = self.partials(silent_seconds=silent_seconds)
+        removed = [partial for partial in partials if not partial.is_in_progress]
         for partial in removed:
             if partial.path.is_dir():
                 shutil.rmtree(partial.path, ignore_errors=True)
@@ -183,7 +187,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _describe(path: Path) -> Partial:
+def _describe(path: Path, *, silent_seconds: float) -> Partial:
     num_bytes, newest = 0, 0.0
     for file in (path, *path.rglob("*")):
         with contextlib.suppress(OSError):  # a file that is renamed or deleted meanwhile
@@ -192,7 +196,7 @@ def _describe(path: Path) -> Partial:
             newest = max(newest, status.st_mtime)
     if path.suffix == ".gone":
         return Partial(path, num_bytes, False, "its deletion was cut short")
-    is_in_progress, reason = _progress(path, silent_seconds=time.time() - newest)
+    is_in_progress, reason = _progress(path, silence=time.time() - newest, enough=silent_seconds)
     return Partial(path, num_bytes, is_in_progress, reason)
 
 
@@ -221,18 +225,13 @@ def _owner(part: Path) -> _Owner | None:
         return None
 
 
-def _progress(part: Path, *, silent_seconds: float) -> tuple[bool, str]:
+def _progress(part: Path, *, silence: float, enough: float) -> tuple[bool, str]:
     owner = _owner(part)
-    if owner is None:
-        return _by_silence(silent_seconds, who="an unknown process")
-    if owner.host != socket.gethostname():
-        return _by_silence(silent_seconds, who=f"process {owner.pid} on {owner.host}")
+    if owner is None or owner.host != socket.gethostname():
+        who = "an unknown process" if owner is None else f"process {owner.pid} on {owner.host}"
+        if silence < enough:
+            return True, f"{who} wrote to it {silence:.0f} s ago"
+        return False, f"{who} wrote nothing to it for {silence / 60:.0f} minutes"
     if owner.is_alive_here:
         return True, f"process {owner.pid} is saving it"
     return False, f"process {owner.pid}, which was saving it, is gone"
-
-
-def _by_silence(silent_seconds: float, *, who: str) -> tuple[bool, str]:
-    if silent_seconds < SILENT_SECONDS:
-        return True, f"{who} wrote to it {silent_seconds:.0f} s ago"
-    return False, f"{who} wrote nothing to it for {silent_seconds / 60:.0f} minutes"

@@ -44,8 +44,14 @@ def describe(path: Path) -> Entry:
 def write(folder: Path, entries: Iterable[Entry], *, about: Mapping[str, Any] | None = None) -> None:
     """Write the manifest, whole or not at all. `about` is what a list of checkpoints shows: step, eval_loss, ..."""
     files = {entry.name: {"num_bytes": entry.num_bytes, "sha256": entry.sha256} for entry in entries}
-    content = {"version": MANIFEST_VERSION, "about": dict(about or {}), "files": dict(sorted(files.items()))}
-    atomic.write_json(folder / MANIFEST_FILE, content)
+    content: dict[str, Any] = {"about": dict(about or {}), "files": dict(sorted(files.items()))}
+    sealed = {"version": MANIFEST_VERSION, "sha256": _seal(content), **content}
+    atomic.write_json(folder / MANIFEST_FILE, sealed)
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """The manifest is a file, too: a bit of it that flips must not pass for a step or a size."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -61,10 +67,14 @@ def read(folder: Path) -> list[Entry]:
     """Entries in the order of names. Raises CheckpointError when there is no manifest, or none of this version."""
     path = folder / MANIFEST_FILE
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        plain = json.loads(text)
         version = plain["version"]
         if version == MANIFEST_VERSION:
             entries = [Entry(name, file["num_bytes"], file["sha256"]) for name, file in plain["files"].items()]
+            # A file one byte short may still be valid JSON.
+            if not text.endswith("\n") or plain["sha256"] != _seal({"about": plain["about"], "files": plain["files"]}):
+                raise CheckpointError(f"{path}: its content changed since it was written (sha256 differs)")
             _check_inside(path, entries)
             return entries
     except FileNotFoundError as error:

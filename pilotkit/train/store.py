@@ -63,6 +63,8 @@ def load_newest(store: CheckpointStore, trainer: Trainer, **options: Any) -> Loa
         except DamagedCheckpoint as error:
             passed_over += str(error).splitlines()
             continue
+        if trainer.rank == 0 and not passed_over:
+            store.publish(path)  # the saver may have died between the name and `latest`
         return dataclasses.replace(loaded, passed_over=tuple(passed_over))
     if passed_over:
         raise CheckpointError("\n".join([f"{store.root}: every checkpoint is damaged", *passed_over]))
