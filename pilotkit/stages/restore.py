@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pilotkit.config.shapes import Pair, shape_pairs
 from pilotkit.decide import continuation
 from pilotkit.decide.continuation import Row
+from pilotkit.decide.shapes import compare_shapes
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
@@ -47,6 +49,7 @@ def run(run: Run) -> StageResult:
         "threads": run.threads,
         "steps": {phase: result["steps"] for phase, result in results.items()},
     }
+    rows += _other_shapes(run)
     artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
     return _judged(rows, metrics, details, artifacts)
 
@@ -67,6 +70,43 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
     rows.append(_row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
     details = {"comparison": rows, "threads": run.threads, "steps": {"restore_after": after["steps"]}}
     return StageResult("ok", metrics, details, {"checkpoint": after["restored_from"]})
+
+
+def _other_shapes(run: Run) -> list[Row]:
+    """Save at every world size and strategy that was asked for, restore in the others; a start for each world size."""
+    pairs = shape_pairs(run.config)
+    visible = run.devices().visible
+    too_large = [pair for pair in pairs if max(pair.saved.world_size, pair.restored.world_size) > visible]
+    worked: dict[str, dict[str, Any]] = {"save": {}, "load": {}}
+    failed: dict[tuple[str, int], str] = {}
+    sizes = sorted({shape.world_size for pair in pairs for shape in (pair.saved, pair.restored)})
+    for what, key in (("save", "shapes"), ("load", "pairs")):
+        for size in sizes:
+            # A load whose checkpoint was never saved would only fail again.
+            if size > visible or failed or not _has_work(pairs, what, size):
+                continue
+            outcome = run.work(f"restore_{what}_shapes@{size}", nproc=size, torchrun=True)
+            if outcome.status == "ok":
+                worked[what].update(outcome.result[key])
+            else:
+                failed[what, size] = outcome.failure.summary if outcome.failure else outcome.status
+    rows = [_row(f"{what} on {size} ranks", "FAIL", summary) for (what, size), summary in failed.items()]
+    rtol = run.config.restore.shape_rtol
+    for pair in pairs:
+        name = str(pair)
+        if pair in too_large:
+            rows.append(_row(name, "NOT RUN", f"more ranks than devices: {visible} visible"))
+        elif name in worked["load"]:
+            rows.append(compare_shapes(name, worked["save"][str(pair.saved)], worked["load"][name], rtol=rtol))
+        else:
+            verdict = "NOT RUN" if failed else "FAIL"
+            rows.append(_row(name, verdict, "an earlier start failed" if failed else "nothing was restored"))
+    return rows
+
+
+def _has_work(pairs: Sequence[Pair], what: str, size: int) -> bool:
+    shapes = [pair.saved if what == "save" else pair.restored for pair in pairs]
+    return any(shape.world_size == size for shape in shapes)
 
 
 def _judged(rows: Sequence[Row], metrics: Metrics, details: dict[str, Any], artifacts: dict[str, str]) -> StageResult:
