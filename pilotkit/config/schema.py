@@ -25,6 +25,7 @@ STAGES = (
     "report",
     "sweep_status",
     "sweep_collect",
+    "checkpoint_verify",
 )
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -401,7 +402,18 @@ class RestoreOptions:
     num_steps: int = option(3, ge=1)
     """Steps before the save, and again after it."""
     path: Optional[str] = None
-    """Restore from this checkpoint instead of one made here; relative to where pilotkit was started."""
+    """Restore from this checkpoint, or the newest sound one of this folder, instead of one made here; relative to
+    where pilotkit was started."""
+    allow_changes: List[str] = field(default_factory=list)
+    """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    world_sizes: List[int] = field(default_factory=list)
+    """Numbers of ranks: saved on each and restored on each, for example [1,2,4]. Empty: not tried."""
+    strategies: List[str] = field(default_factory=list)
+    """Strategies out of `ddp`, `fsdp`, `hsdp`: saved under each and restored under each other one. Empty: not tried."""
+    shape_rtol: float = option(1e-3, ge=0)
+    """Relative tolerance of losses between shapes, which sum in another order. The restored state has to be equal."""
+    clean_partial: bool = False
+    """`checkpoint_verify`: delete what killed saves left in a folder of checkpoints; a save in progress stays."""
     rtol: float = option(0.0, ge=0)
     """Relative tolerance between the continued and the uninterrupted run. 0 is bitwise."""
 

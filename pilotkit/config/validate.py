@@ -70,6 +70,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_numerics(config),
         *_check_lock(config),
         *_check_pilot(config),
+        *_check_restore(config),
         *_check_plan(config),
         *_check_prices(config),
         *_check_loader(config),
@@ -203,6 +204,18 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
             "for example pilot.strategies=[ddp,fsdp]",
         )
     ]
+
+
+def _check_restore(config: PilotConfig) -> list[Problem]:
+    sizes, strategies = config.restore.world_sizes, config.restore.strategies
+    problems = []
+    if any(size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
+        allowed = "a list of different whole numbers from 1 on"
+        problems.append(Problem("restore.world_sizes", sizes, allowed, "for example restore.world_sizes=[1,2,4]"))
+    if not set(strategies) <= set(PILOT_STRATEGIES) or len(set(strategies)) != len(strategies):
+        allowed = f"a list of different names out of {', '.join(PILOT_STRATEGIES)}"
+        problems.append(Problem("restore.strategies", strategies, allowed, "for example restore.strategies=[ddp,fsdp]"))
+    return problems
 
 
 def _check_plan(config: PilotConfig) -> list[Problem]:

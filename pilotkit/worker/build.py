@@ -51,10 +51,17 @@ class Built:
 
 
 def build(
-    session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1, row_seed: int | None = None
+    session: Session,
+    *,
+    strategy: str,
+    dp_replicate: int = 1,
+    dp_shard: int = 1,
+    grad_accum_steps: int | None = None,
+    row_seed: int | None = None,
 ) -> Built:
     """Seed, load the data and the model, spread it, and make the trainer.
 
+    `grad_accum_steps` None takes the intended run's; another world size needs another for the same rows a step.
     `row_seed` orders the rows, and seeds dropout once the weights are there; None is `train.seed` for all of it.
     """
     config = session.config
@@ -98,7 +105,7 @@ def build(
         train_rows=train_rows,
         eval_dataset=eval_dataset,
         device=session.device.torch_device,
-        grad_accum_steps=session.arithmetic.grad_accum_steps,
+        grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
         strategy=strategy,
         rank=session.rank,
