@@ -1,4 +1,4 @@
-"""Devices from the drivers' own files, against recorded forms of them: no such device is on the machine of the tests."""
+"""What of the machine belongs to a lock, read from recorded outputs and from this one."""
 
 from __future__ import annotations
 
