@@ -20,6 +20,7 @@ from pilotkit.stages.console import Console
 from pilotkit.stages.execute import Order
 
 STAGES = [chapter.stage for chapter in CHAPTERS if chapter.built]
+CORE = ["lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report"]
 Play = Callable[..., tuple[Record, list[tuple[str, Order]], str]]
 
 
@@ -55,7 +56,7 @@ def play(tmp_path: Path, changed: Callable[..., PilotConfig], monkeypatch: pytes
 def test_the_built_chapters_in_their_order(play: Play) -> None:
     record, orders, printed = play()
     assert [stage for stage, _ in orders] == STAGES
-    assert STAGES == ["lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report"]
+    assert [stage for stage in STAGES if stage in CORE] == CORE
     assert (record.status, record.problem, record.lock_digest) == ("ok", None, "digest")
     assert record.details == {
         "verdict": "NO-GO",
