@@ -181,8 +181,10 @@ def test_two_sweeps_at_once_do_not_mix(lab) -> None:
 def test_fifty_points_whose_submitter_is_killed(lab) -> None:
     """Killed the moment it has said what it submitted; the truths come from a new process."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pilotkit", "-m", "cluster=slurm", *LOCK, "train.micro_batch_size=range(1,51)"]
-        + ["cluster.time_minutes=10", "cluster.array_parallelism=3"],
+        [
+            *(sys.executable, "-m", "pilotkit", "-m", "cluster=slurm", *LOCK, "train.micro_batch_size=range(1,51)"),
+            *("cluster.time_minutes=10", "cluster.array_parallelism=3"),
+        ],
         cwd=lab.folder,
         env=lab.environment(),
         stdout=subprocess.PIPE,
@@ -222,8 +224,10 @@ def test_waiting_shows_every_end(lab) -> None:
 
 def test_waiting_does_not_wait_for_jobs_that_somebody_holds(lab) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pilotkit", "-m", "cluster=slurm", "cluster.wait=true", *LOCK, "train.seq_len=32,64"]
-        + ["+cluster.additional_parameters.hold=true"],
+        [
+            *(sys.executable, "-m", "pilotkit", "-m", "cluster=slurm", "cluster.wait=true", *LOCK),
+            *("train.seq_len=32,64", "+cluster.additional_parameters.hold=true"),
+        ],
         cwd=lab.folder,
         env=lab.environment({"PYTHONUNBUFFERED": "1"}),
         stdin=subprocess.DEVNULL,
