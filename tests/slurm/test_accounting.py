@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
         )
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # Two seconds after its end a job is forgotten by the controller: only accounting can tell then.
-    found = Cluster(folder, nodes=("cpu-1",), port=17100, min_job_age=2, has_accounting=True)
+    found = Cluster(folder, nodes=("cpu-1",), min_job_age=2, has_accounting=True)
     try:
         found.start()
         yield found
@@ -51,4 +51,4 @@ def test_truths_from_accounting(lab, cluster: Cluster) -> None:
     assert [status for status, _ in lab.truths(sweep)] == ["cancelled", "ok"]
     for record in lab.folder.glob("outputs/*/measure/*/record.json"):
         record.unlink()
-    assert [status for status, _ in lab.truths(sweep)] == ["cancelled", "failed"]
+    assert [status for status, _ in lab.until_final(sweep)] == ["cancelled", "failed"]

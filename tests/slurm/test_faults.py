@@ -31,13 +31,13 @@ def timed(record_property: Callable[[str, object], None]) -> Callable[[float, st
 
 
 def running(lab, *arguments: str) -> Path:
-    """A sweep of one point that is asleep in its worker."""
-    sweep = lab.submit(*SLEEP, *arguments)
-    lab.until(sweep, lambda found: found == ["running"])
-    end = time.monotonic() + 30
-    while not list(lab.folder.glob("outputs/*/measure/*/phases/*/log.txt")) and time.monotonic() < end:
+    """A sweep of one point that is asleep in its worker; a second attempt of it does not sleep."""
+    marker = lab.folder / "asleep"
+    sweep = lab.submit(*SLEEP, f"+model.kwargs.once={marker}", *arguments)
+    end = time.monotonic() + 60
+    while not marker.exists():
+        assert time.monotonic() < end, lab.truths(sweep)
         time.sleep(0.2)
-    time.sleep(2)
     return sweep
 
 
@@ -69,18 +69,7 @@ def test_time_limit(lab, record_property: Callable[[str, object], None]) -> None
 
 def test_preempted_and_run_again(lab, timed) -> None:
     """A job of a higher partition takes the node: the point goes back to the queue and starts afresh."""
-    once = lab.folder / "slept"
-    sweep = lab.submit(
-        *SLEEP,
-        f"+model.kwargs.once={once}",
-        "cluster.partition=low",
-        "cluster.constraint=h100",
-        "cluster.time_minutes=30",
-    )
-    lab.until(sweep, lambda found: found == ["running"])
-    end = time.monotonic() + 40
-    while not once.exists() and time.monotonic() < end:
-        time.sleep(0.2)
+    sweep = running(lab, "cluster.partition=low", "cluster.constraint=h100", "cluster.time_minutes=30")
     started = time.monotonic()
     # Everything of the node, so that there is no room beside it.
     urgent = lab.cluster.run(
@@ -113,8 +102,7 @@ def test_preempted_and_run_again(lab, timed) -> None:
 
 
 def test_requeue(lab) -> None:
-    once = lab.folder / "slept"
-    sweep = running(lab, f"+model.kwargs.once={once}")
+    sweep = running(lab)
     job_id = lab.manifest(sweep)["points"][0]["job_id"]
     assert lab.cluster.run("scontrol", "requeue", job_id).returncode == 0
     assert lab.until_final(sweep, seconds=90) == [("ok", "")]
