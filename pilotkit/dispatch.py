@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pilotkit.config.load import load, load_file
 from pilotkit.config.schema import PilotConfig
@@ -42,7 +42,10 @@ def dispatch(composed: DictConfig) -> dict[str, Any] | None:
     """Run the stage. A single run raises how it ended; a point of a sweep writes it down and lets the others go on."""
     hydra = HydraConfig.get()
     launch_dir = Path(hydra.runtime.cwd)
-    overrides = list(hydra.overrides.task)
+    # As they were typed: an interpolation among them is the configuration's, and means nothing among Hydra's own.
+    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(typed, list)
+    overrides = [str(word) for word in typed]
     if hydra.mode != RunMode.MULTIRUN:
         config = load(composed, launch_dir=launch_dir)
         if config.stage == "sweep_status":

@@ -71,6 +71,10 @@ class RecordError(PilotkitError):
     """A record on disk cannot be read: damaged, or written by a newer pilotkit."""
 
 
+class CheckpointError(PilotkitError):
+    """A checkpoint cannot be written, is damaged, or does not belong to this run."""
+
+
 class OutputError(PilotkitError):
     """The output folder cannot take what a run has to write (read-only, full, not a folder)."""
 

@@ -20,7 +20,7 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.config.validate import check_meaning, check_ranges
 from pilotkit.errors import ConfigError, Problem
 
-PATH_KEYS = ("output_dir", "data.path", "restore.path", "sweep.dir")
+PATH_KEYS = ("output_dir", "data.path", "lock.path", "restore.path", "sweep.dir", "budget.copy_out_to")
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")
 INTERPOLATION = re.compile(r"(\\*)\$\{")
@@ -103,9 +103,10 @@ def _checked(config: PilotConfig) -> PilotConfig:
 def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
     """What is wrong in each section; OmegaConf itself stops at the first, and one by one is slow when nothing is."""
     problems = []
+    typed = OmegaConf.structured(PilotConfig)
     for key, value in plain.items():
         try:
-            OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
+            OmegaConf.merge(typed, {key: value})
         except OmegaConfBaseException as error:
             given = value
             for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,34 @@ class Point:
 
     def _stand_in(self, status: str, words: str) -> Record:
         problem = None if status == "running" else Failure(words)
-        return Record(f"point {self.index}", "", status, "", problem=problem, overrides=self.overrides)
+        config = _as_config(self.overrides)
+        return Record(f"point {self.index}", "", status, "", config=config, problem=problem, overrides=self.overrides)
 
     def _is_running(self) -> bool:
+        # Our own points are over when they are read: a point of this process cannot be going on meanwhile.
+        if self.driver_pid is None or self.driver_pid == os.getpid():
+            return False
         try:
-            os.kill(self.driver_pid or os.getpid(), 0)
+            os.kill(self.driver_pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
             return True
-        # Our own points are over when they are read: a point of this process cannot be going on meanwhile.
-        return self.driver_pid != os.getpid()
+        return True
+
+
+def _as_config(overrides: Sequence[str]) -> dict[str, Any]:
+    """What was typed, in the shape of a configuration: a table still says which point has no run."""
+    config: dict[str, Any] = {}
+    for word in overrides:
+        name, _, value = word.lstrip("+").partition("=")
+        *parents, last = name.split(".")
+        section = config
+        for parent in parents:
+            inner = section.get(parent, {})
+            section[parent] = section = inner if isinstance(inner, dict) else {"name": inner}
+        section[last] = value
+    return config
 
 
 def write_point(folder: Path, point: Point) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pilotkit.decide.choice import Choice
 from pilotkit.decide.verdict import Verdict
 from pilotkit.records.record import Record
 from pilotkit.report.values import format_value, status_words
@@ -28,6 +29,8 @@ _STYLES = {
     "FAIL": "red",
     "NO-GO": "bold red",
     "does_not_fit": "red",
+    "accepted": "green",
+    "rejected": "red",
     "INCOMPLETE": "bold yellow",
 }
 
@@ -88,6 +91,25 @@ def verdict_table(verdict: Verdict) -> Table:
     return table
 
 
+def options_table(choice: Choice) -> Table:
+    """One row an option of the study: decision, probability in each reservation, GPU-hours, cost, and the reason."""
+    names = list(dict.fromkeys(outcome.name for item in choice.judged for outcome in item.option.outcomes))
+    table = _table("decision", "option", *(f">P({name})" for name in names), ">GPU-hours", ">cost", "reason")
+    for item in choice.judged:
+        option, held = item.option, item.option.holding
+        chances = {outcome.name: f"{outcome.probability:.2f}" for outcome in option.outcomes}
+        cost = held.cost if held is not None else None
+        table.add_row(
+            Text(item.decision, style=_STYLES.get(item.decision, "")),
+            Text(option.label),
+            *(Text(chances.get(name, "-")) for name in names),
+            "-" if option.gpu_hours is None else format_value("gpu_hours", option.gpu_hours),
+            "-" if cost is None else f"{cost:,.2f} {choice.currency}",
+            Text(item.reason.removeprefix(option.label).lstrip(": ")),
+        )
+    return table
+
+
 def card_table(card: Iterable[Mapping[str, Any]]) -> Table:
     """The card of `prove`, or the comparison of `restore`: one row an item with its verdict and its note."""
     table = _table("item", "verdict", "note")
@@ -143,7 +165,7 @@ def _metric(record: Record, *names: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A hardware or model group stands for itself by its name."""
+    """A group stands for itself by its name, or by the one field that two of them have instead."""
     if isinstance(value, Mapping):
-        value = value.get("name")
+        value = value.get("name") or value.get("strategy") or value.get("mode")
     return "-" if value is None else str(value)

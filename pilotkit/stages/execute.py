@@ -25,6 +25,7 @@ from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records, newest_by_stage
 from pilotkit.stages.console import Console
+from pilotkit.stages.gate import UNGATED, check_gate, pass_gate
 from pilotkit.stages.run import Run, StageResult
 from pilotkit.units import format_seconds
 
@@ -70,7 +71,31 @@ def execute(stage: str, order: Order) -> Record:
         overrides=order.overrides,
         page=order.page or with_record.run_dir.page,
     )
-    return with_record.close_with(lambda: module.run(run), phases=run.phases)
+
+    def work() -> StageResult:
+        _gate(stage, order, run=run, record=with_record.record)
+        result: StageResult = module.run(run)
+        return result
+
+    return with_record.close_with(work, phases=run.phases)
+
+
+def _gate(stage: str, order: Order, *, run: Run, record: Record) -> None:
+    """Compare what is here with the lock; the record keeps what was found, and whose evidence it is.
+
+    Raises StageRefused when it must not run. `plan` starts nothing: it is told what drifted, and always runs.
+    """
+    if stage in UNGATED:
+        return
+    gate = check_gate(order.config, launch_dir=order.launch_dir, lock=run.evidence.get("lock"))
+    if gate is None:
+        return
+    record.provenance["gate"] = gate.to_dict()
+    if stage == "plan":
+        run.drift = gate.words()
+        return
+    record.lock_digest = gate.digest
+    pass_gate(gate, mode=order.config.lock.mode, console=order.console)
 
 
 @dataclasses.dataclass
@@ -154,6 +179,7 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         provenance={**provenance, **order.provenance},
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
+        folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started, outer_log)
 
