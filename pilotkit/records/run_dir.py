@@ -6,6 +6,7 @@
     driver.log          what the driver did
     record.json         what was found
     report.html         the page (stages `all` and `report`)
+    points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
     uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
@@ -141,6 +142,14 @@ class RunDir:
     @property
     def page(self) -> Path:
         return self.path / "report.html"
+
+    @property
+    def table_csv(self) -> Path:
+        return self.path / "points.csv"
+
+    @property
+    def table_parquet(self) -> Path:
+        return self.path / "points.parquet"
 
     @property
     def lock(self) -> Path:
