@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from pilotkit.chapters import CHAPTERS
 from pilotkit.decide.verdict import Verdict, stage_command
 from pilotkit.records.record import Record
+from pilotkit.report.decision import headline
 from pilotkit.report.heatmap import MICRO_BATCH, SEQ_LEN, sweep_map
 from pilotkit.report.sections import section_of
 from pilotkit.report.tables import lookup
@@ -82,6 +83,7 @@ def render_page(
             sentence=_SENTENCES.get(word, "Stage plan has not been run."),
             reasons=[_linked(reason, links=links) for reason in (verdict.reasons if verdict else [])],
             missing=[(_linked(item.what, links=links), item.command) for item in (verdict.missing if verdict else [])],
+            headline=headline(by_stage["plan"].details) if "plan" in by_stage else [],
             verdict_command=None if verdict else stage_command("plan", overrides=overrides),
             newest=max((record.started_at for record in records), default=""),
             groups=_groups(config_summary),
