@@ -5,7 +5,8 @@
     overrides.txt       what the user typed, one a line
     driver.log          what the driver did
     record.json         what was found
-    report.html         the page (stages `all` and `report`)
+    report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
+    compare.html        this study beside another one (stage `report`, when asked for)
     lock.yaml           what was pinned (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
     phases/<phase>/     one folder for each worker start:
@@ -135,6 +136,18 @@ class RunDir:
     @property
     def page(self) -> Path:
         return self.path / "report.html"
+
+    @property
+    def page_markdown(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def page_csv(self) -> Path:
+        return self.path / "report.csv"
+
+    @property
+    def comparison(self) -> Path:
+        return self.path / "compare.html"
 
     @property
     def lock(self) -> Path:

@@ -58,7 +58,7 @@ def render_page(
     `verdict` the one in the record of stage `plan` is shown, and without that none.
     """
     by_stage = {record.stage: record for record in records}
-    verdict = verdict or _recorded_verdict(by_stage.get("plan"))
+    verdict = verdict or recorded_verdict(by_stage.get("plan"))
     overrides = max(records, key=lambda record: record.started_at).overrides if records else []
     sections = [
         section_of(
@@ -77,7 +77,7 @@ def render_page(
         .get_template("report.html.j2")
         .render(
             title=title,
-            style=Markup(_style()),  # noqa: S704 - our own file, with nothing of the user's in it
+            style=Markup(style_sheet()),  # noqa: S704 - our own file, with nothing of the user's in it
             word=word,
             tone=tone_of(word),
             sentence=_SENTENCES.get(word, "Stage plan has not been run."),
@@ -95,7 +95,8 @@ def render_page(
     )
 
 
-def _recorded_verdict(plan: Record | None) -> Verdict | None:
+def recorded_verdict(plan: Record | None) -> Verdict | None:
+    """The verdict that the record of `plan` holds."""
     plain = plan.details.get("verdict") if plan is not None else None
     return Verdict.from_dict(plain) if plain else None
 
@@ -111,7 +112,8 @@ def _environment() -> Environment:
     )
 
 
-def _style() -> str:
+def style_sheet() -> str:
+    """The style of every page."""
     return resources.files("pilotkit.report").joinpath("templates/style.css").read_text(encoding="utf-8")
 
 
