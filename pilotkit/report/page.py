@@ -25,6 +25,7 @@ from pilotkit.report.sections import section_of
 from pilotkit.report.tables import lookup
 from pilotkit.report.values import format_value, label_of, record_href, status_words
 from pilotkit.report.view import Cell, Figure, TableView, tone_of
+from pilotkit.report.words import translator
 
 _SENTENCES = {
     "GO": "Every piece of evidence that this run needs is there, and none speaks against it.",
@@ -50,6 +51,7 @@ def render_page(
     title: str,
     page_dir: Path,
     sweep_records: Sequence[Record] = (),
+    language: str = "en",
 ) -> str:
     """The whole page as text.
 
@@ -73,10 +75,11 @@ def render_page(
     word = verdict.verdict if verdict else NO_VERDICT
     links = {record.run_id: record_href(record, page_dir=page_dir) for record in (*records, *sweep_records)}
     return (
-        _environment()
+        _environment(language)
         .get_template("report.html.j2")
         .render(
             title=title,
+            language=language,
             style=Markup(style_sheet()),  # noqa: S704 - our own file, with nothing of the user's in it
             word=word,
             tone=tone_of(word),
@@ -101,15 +104,17 @@ def recorded_verdict(plan: Record | None) -> Verdict | None:
     return Verdict.from_dict(plain) if plain else None
 
 
-def _environment() -> Environment:
+def _environment(language: str) -> Environment:
     """Everything is escaped: run names, tracebacks and notes may hold anything."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("pilotkit.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["t"] = translator(language)
+    return environment
 
 
 def style_sheet() -> str:

@@ -33,6 +33,7 @@ def run(run: Run) -> StageResult:
         title=run.config.name,
         page_dir=page.parent,
         sweep_records=_sweep(run),
+        language=run.config.report.language,
     )
     atomic.write_text(page, text)
     run.console.line(f"  page: {page}")
