@@ -12,7 +12,21 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = (
+    "all",
+    "lock",
+    "prove",
+    "measure",
+    "numerics",
+    "pilot",
+    "restore",
+    "budget",
+    "plan",
+    "report",
+    "sweep_status",
+    "sweep_collect",
+    "checkpoint_verify",
+)
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -244,6 +258,65 @@ class ClusterConfig:
 
     name: str = option(choices=("local", "slurm"))
     """`local`: this machine. `slurm`: sweeps are submitted as jobs."""
+    partition: Optional[str] = None
+    """Slurm partition. Null: the cluster's default one."""
+    account: Optional[str] = None
+    """Slurm account. Null: your default one."""
+    qos: Optional[str] = None
+    """Quality of service."""
+    constraint: Optional[str] = None
+    """Node features, as in `sbatch --constraint`."""
+    exclude: Optional[str] = None
+    """Nodes that are not to be used, as in `sbatch --exclude`."""
+    gpu_type: Optional[str] = None
+    """What this cluster calls the accelerator in its gres. Null: the hardware's name; `any`: no type is asked for."""
+    gres: Optional[str] = None
+    """The whole of `sbatch --gres`. Null: derived from the hardware, the stage and `parallelism.nproc_per_node`."""
+    time_minutes: Optional[int] = option(None, ge=1)
+    """Time limit of a job, minutes. Null: the length of the reservation."""
+    cpus_per_task: Optional[int] = option(None, ge=1)
+    """Cores on each node. Null: one for each process and one for each of its loader processes."""
+    mem_gb: Optional[float] = option(None, gt=0)
+    """Host memory on each node, GiB. Null: the partition's default."""
+    array_parallelism: int = option(256, ge=1)
+    """Most points of one array that run at the same time."""
+    signal_delay_seconds: int = option(120, ge=1)
+    """How long before the time limit a job is told to save and end, seconds."""
+    max_requeues: int = option(3, ge=0)
+    """How often a point that was preempted goes back to the queue."""
+    setup: List[str] = field(default_factory=list)
+    """Shell lines of the job before pilotkit starts: modules, variables."""
+    python: Optional[str] = None
+    """Shell words that start Python in the job, as `apptainer exec --nv train.sif python`. Null: this Python."""
+    additional_parameters: Dict[str, Any] = field(default_factory=dict)
+    """Any other option of sbatch by its long name, as `+cluster.additional_parameters.mail-type=FAIL`."""
+    wait: bool = False
+    """Wait for every point with a live table, instead of returning after submission."""
+
+
+@dataclass
+class SweepOptions:
+    """Sweeps: what is run again, and which sweep `sweep_status` and `sweep_collect` look at."""
+
+    rerun: str = option("none", choices=("none", "failed", "all"))
+    """Points that were run before: none again, those that failed, or all. A point without a result always runs."""
+    skip_invalid: bool = False
+    """Submit the sound points although others are wrong. False: one wrong point refuses the sweep."""
+    dir: Optional[str] = None
+    """Folder of a sweep, for `sweep_status` and `sweep_collect`. Null: the newest of this study."""
+
+
+@dataclass
+class LockOptions:
+    """Stage `lock`, and the gate that every later stage passes."""
+
+    mode: str = option("write", choices=("write", "check", "warn"))
+    """`write`: stage `lock` makes a new lock; what drifts later is told, and that evidence is void. `check`: compare
+    with the committed lock and refuse what drifted. `warn`: compare, tell, and go on with evidence that is void."""
+    path: Optional[str] = None
+    """Lock file to commit, for example `lock.pilotkit.yaml`; relative to where pilotkit was started."""
+    allow: Dict[str, str] = field(default_factory=dict)
+    """Fields (or patterns such as `packages.*`) that may drift, each with the reason, which records keep."""
 
 
 @dataclass
@@ -259,11 +332,47 @@ class MeasureOptions:
     """Stage `measure`: representative steps on one device."""
 
     num_warmup_steps: int = option(3, ge=1)
-    """Steps that are run and not counted."""
+    """Steps in which warm-up is looked for: it is over when this many steps are no faster than as many before."""
+    max_warmup_steps: int = option(30, ge=1)
+    """Warm-up ends after this many steps at the latest; a run that has not settled by then is told."""
+    settled_tolerance: float = option(0.10, ge=0)
+    """How much faster the last warm-up steps may be than those before them, relative."""
+    loader_seconds: float = option(1.0, gt=0)
+    """How long the loader alone is timed for its own maximum rate, seconds."""
     num_measured_steps: int = option(10, ge=3)
     """Steps that are counted."""
     max_spread: float = option(0.10, gt=0)
     """Coefficient of variation of the step time above which the result is marked unsteady."""
+    max_used_before_bytes: int = option(2147483648, ge=0)
+    """Accelerators: memory that may be in use when a measurement starts, its own context included, bytes (2 GiB)."""
+    module_depth: int = option(2, ge=1)
+    """How many parts of a dotted module name the breakdown of memory tells apart."""
+    checkpoint_peak: bool = True
+    """Also save a checkpoint (and delete it) to find the memory that saving takes."""
+
+
+@dataclass
+class NumericsOptions:
+    """Stage `numerics`: lower precision and activation checkpointing, judged separately on one device."""
+
+    num_steps: int = option(12, ge=2)
+    """Optimizer steps of every compared run, at `optimizer.lr` from the first one: warm-up would hide a lost update."""
+    num_noise_seeds: int = option(2, ge=1)
+    """Further fp32 runs with other rows and other dropout: how far apart two fp32 runs end is the noise floor."""
+    loss_rtol: float = option(2e-3, ge=0)
+    """Deviation of the evaluation loss, relative to fp32, that is accepted even when the noise floor is lower."""
+    max_grad_deviation: float = option(0.10, gt=0)
+    """Accepted deviation of a parameter group's first gradient: norm of the difference over the fp32 norm."""
+    reject_factor: float = option(3.0, ge=1)
+    """A deviation of more than this many times what is accepted is rejected; between the two it is undecided."""
+    max_lost_updates: float = option(0.10, ge=0, le=1)
+    """Accepted share of parameters whose update was rounded away in the parameter's own dtype (0 to 1)."""
+    max_skipped_steps: float = option(0.25, ge=0, le=1)
+    """Accepted share of steps that the loss scaler skipped for an overflow (0 to 1)."""
+    modes: List[str] = field(default_factory=lambda: ["none", "full", "selective"])
+    """Activation checkpointing to compare; `none` must be among them. Empty: leave recomputation out."""
+    num_timed_steps: int = option(6, ge=3)
+    """Counted steps of each activation checkpointing mode, after `measure.num_warmup_steps`."""
 
 
 @dataclass
@@ -273,9 +382,13 @@ class PilotOptions:
     strategies: List[str] = field(default_factory=lambda: ["ddp", "fsdp"])
     """Strategies to run and compare; each of `ddp`, `fsdp`, `hsdp`."""
     num_warmup_steps: int = option(3, ge=1)
-    """Steps of each strategy that are run and not counted."""
+    """As `measure.num_warmup_steps`, for each strategy."""
+    max_warmup_steps: int = option(30, ge=1)
+    """As `measure.max_warmup_steps`, for each strategy."""
     num_measured_steps: int = option(10, ge=3)
     """Steps of each strategy that are counted."""
+    memory_headroom: float = option(0.10, ge=0, le=1)
+    """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
     timeout_seconds: float = option(3600.0, gt=0)
@@ -289,7 +402,18 @@ class RestoreOptions:
     num_steps: int = option(3, ge=1)
     """Steps before the save, and again after it."""
     path: Optional[str] = None
-    """Restore from this checkpoint instead of one made here; relative to where pilotkit was started."""
+    """Restore from this checkpoint, or the newest sound one of this folder, instead of one made here; relative to
+    where pilotkit was started."""
+    allow_changes: List[str] = field(default_factory=list)
+    """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    world_sizes: List[int] = field(default_factory=list)
+    """Numbers of ranks: saved on each and restored on each, for example [1,2,4]. Empty: not tried."""
+    strategies: List[str] = field(default_factory=list)
+    """Strategies out of `ddp`, `fsdp`, `hsdp`: saved under each and restored under each other one. Empty: not tried."""
+    shape_rtol: float = option(1e-3, ge=0)
+    """Relative tolerance of losses between shapes, which sum in another order. The restored state has to be equal."""
+    clean_partial: bool = False
+    """`checkpoint_verify`: delete what killed saves left in a folder of checkpoints; a save in progress stays."""
     rtol: float = option(0.0, ge=0)
     """Relative tolerance between the continued and the uninterrupted run. 0 is bitwise."""
 
@@ -423,9 +547,12 @@ class PilotConfig:
     reservation: ReservationConfig = field(default_factory=ReservationConfig)
     failures: FailuresConfig = field(default_factory=FailuresConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    sweep: SweepOptions = field(default_factory=SweepOptions)
 
+    lock: LockOptions = field(default_factory=LockOptions)
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
+    numerics: NumericsOptions = field(default_factory=NumericsOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)

@@ -17,6 +17,7 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
+RECOMPUTATION_MODES = ("none", "full", "selective")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -66,7 +67,10 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_precision(config),
         *_check_lengths(config),
         *_check_optimizer(config),
+        *_check_numerics(config),
+        *_check_lock(config),
         *_check_pilot(config),
+        *_check_restore(config),
         *_check_plan(config),
         *_check_prices(config),
         *_check_loader(config),
@@ -160,6 +164,33 @@ def _check_optimizer(config: PilotConfig) -> list[Problem]:
     return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
 
 
+def _check_numerics(config: PilotConfig) -> list[Problem]:
+    modes = config.numerics.modes
+    known = all(name in RECOMPUTATION_MODES for name in modes) and len(set(modes)) == len(modes)
+    if known and (not modes or "none" in modes):
+        return []
+    return [
+        Problem(
+            "numerics.modes",
+            modes,
+            f"an empty list, or different names out of {', '.join(RECOMPUTATION_MODES)}, none among them",
+            "for example numerics.modes=[none,full]",
+        )
+    ]
+
+
+def _check_lock(config: PilotConfig) -> list[Problem]:
+    lock, problems = config.lock, []
+    if lock.mode != "write" and lock.path is None:
+        allowed = "write where no lock.path is given: there is no file to compare with"
+        problems.append(Problem("lock.mode", lock.mode, allowed, "add lock.path=lock.pilotkit.yaml", ("lock.path",)))
+    for field, reason in lock.allow.items():
+        if not str(reason).strip():
+            fix = f"for example 'lock.allow={{{field}: \"why it may differ\"}}'"
+            problems.append(Problem(f"lock.allow.{field}", repr(reason), "a reason, which records keep", fix))
+    return problems
+
+
 def _check_pilot(config: PilotConfig) -> list[Problem]:
     strategies = config.pilot.strategies
     unknown = [name for name in strategies if name not in PILOT_STRATEGIES]
@@ -173,6 +204,18 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
             "for example pilot.strategies=[ddp,fsdp]",
         )
     ]
+
+
+def _check_restore(config: PilotConfig) -> list[Problem]:
+    sizes, strategies = config.restore.world_sizes, config.restore.strategies
+    problems = []
+    if any(size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
+        allowed = "a list of different whole numbers from 1 on"
+        problems.append(Problem("restore.world_sizes", sizes, allowed, "for example restore.world_sizes=[1,2,4]"))
+    if not set(strategies) <= set(PILOT_STRATEGIES) or len(set(strategies)) != len(strategies):
+        allowed = f"a list of different names out of {', '.join(PILOT_STRATEGIES)}"
+        problems.append(Problem("restore.strategies", strategies, allowed, "for example restore.strategies=[ddp,fsdp]"))
+    return problems
 
 
 def _check_plan(config: PilotConfig) -> list[Problem]:

@@ -18,8 +18,8 @@ from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
-EVIDENCE = ("lock", "prove", "measure", "pilot", "restore", "budget")
-STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "restore", "prove", "lock")
+EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "budget")
+STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "prove", "lock")
 """What a reader who pays asks for first."""
 NOT_BUILT = "not built in this version"
 
@@ -73,6 +73,7 @@ def decide_verdict(
     strategy: str | None = None,
     overrides: Sequence[str] = (),
     built: Collection[str] = (),
+    drift: str = "",
 ) -> Verdict:
     """Weigh the newest record of each stage.
 
@@ -80,20 +81,25 @@ def decide_verdict(
     `chosen_reservation` is the one of `reservations` that is about to be made.
     `overrides` is what the user typed, repeated in the commands that would supply what is missing; `built` are the
     stages that this version can run.
+    `drift` says what is no longer as it was locked: no evidence then speaks of what would run.
     NO-GO outweighs INCOMPLETE: a fault stays one whatever else is still to be measured.
     """
     missing: list[Missing] = []
+    if drift:
+        missing.append(Missing(f"lock: {drift}; lock and measure again", stage_command("all", overrides=overrides)))
     found: dict[str, Finding] = {}
     evidence: dict[str, str] = {}
     for stage in EVIDENCE:
         if stage == "pilot" and strategy == "single":
             continue  # one device has no communication to pilot
+        if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
+            continue  # nothing was chosen that could be wrong
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
             missing.append(Missing(f"{stage}: {absence}", stage_command(stage, overrides=overrides)))
             continue
-        finding = weigh(record, strategy=strategy)
+        finding = weigh(record, strategy=strategy, recomputation=activation_checkpointing)
         if finding.weight == "missing":
             missing.append(Missing(f"{stage}: {finding.text}", stage_command(stage, overrides=overrides)))
             continue
@@ -102,8 +108,6 @@ def decide_verdict(
     missing += _not_built(
         records,
         hardware=hardware,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
         measured="measure" in found,
         built=built,
         overrides=overrides,
@@ -124,15 +128,16 @@ def _absence(record: Record | None, *, lock: Record | None) -> str | None:
         return None
     if record.lock_digest is None:
         return f"not pinned, {record.run_id} was made without a lock"
-    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}"
+    gate: Mapping[str, Any] = record.provenance.get("gate") or {}
+    fields = ", ".join(str(item["field"]) for item in gate.get("drift") or ())
+    what = f" ({fields})" if fields and str(gate.get("against", "")).endswith(lock.run_id) else ""
+    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}{what}"
 
 
 def _not_built(
     records: Mapping[str, Record],
     *,
     hardware: str,
-    precision: str,
-    activation_checkpointing: str,
     measured: bool,
     built: Collection[str],
     overrides: Sequence[str],
@@ -155,13 +160,6 @@ def _not_built(
         else:
             what = f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}"
             missing.append(Missing(what, None))
-    choices = []
-    if precision != "fp32":
-        choices.append(f"precision={precision}")
-    if activation_checkpointing != "none":
-        choices.append(f"activation_checkpointing={activation_checkpointing}")
-    if choices and lacks("numerics"):
-        missing.append(missing_of("numerics", f"what {' and '.join(choices)} does to the loss was not measured"))
     if hardware != "cpu" and lacks("qualify"):
         missing.append(missing_of("qualify", f"the software stack is not qualified for {hardware}"))
     return missing

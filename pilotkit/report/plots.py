@@ -5,7 +5,7 @@ Called by `pilotkit.report.sections`. Takes bytes, seconds and counts; draws wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -112,15 +112,17 @@ def throughput_bars(strategies: Mapping[str, float], *, ideal: float | None, num
     return svg.svg(shapes, height=bottom + 20, label="Tokens per second by strategy against the ideal")
 
 
-def stacked_bar(parts: Sequence[tuple[str, float, int]], *, label: str) -> Markup:
-    """Parts (name, seconds, colour number) of one whole, side by side, in the order given."""
+def stacked_bar(
+    parts: Sequence[tuple[str, float, int]], *, label: str, words: Callable[[float], str] = format_seconds
+) -> Markup:
+    """Parts (name, seconds, colour number) of one whole, side by side, in the order given. `words` tells a size."""
     whole = sum(seconds for _, seconds, _ in parts)
     if whole <= 0:
         return Markup("")
     shapes, x = [], 0.0
     for name, seconds, colour in parts:
         width = 100.0 * seconds / whole
-        title = f"{name}: {format_seconds(seconds)}, {width:.1f} %"
+        title = f"{name}: {words(seconds)}, {width:.1f} %"
         shapes.append(svg.rect(f"series-{colour}", x=x, width=width, y=0, height=28, title=title))
         x += width
     return svg.svg(shapes, height=28, label=label)

@@ -13,6 +13,8 @@ from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
 from pilotkit.report.decision import arrange_plan
+from pilotkit.report.memory import arrange_memory
+from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
 from pilotkit.report.pipeline import arrange_budget
 from pilotkit.report.strategies import arrange_pilot
@@ -84,13 +86,13 @@ def _measure(section: Section, record: Record, page_dir: Path) -> set[str]:
             figure_of("Time of each measured step", plot, record=record, metric="step_seconds", page_dir=page_dir)
         )
     section.figures += _step_parts(record, page_dir=page_dir)
-    return set()
+    return arrange_memory(section, record, page_dir)
 
 
 def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:
-    """The step as one bar. Parts are medians of their own and need not add up to the median step."""
-    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
-    words = ("data wait", "forward", "backward", "optimizer")
+    """The step as one bar: means, which add up to the mean step."""
+    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "other_seconds")
+    words = ("data wait", "forward", "backward", "optimizer", "other")
     found = [
         (word, record.metrics[name], number)
         for number, (name, word) in enumerate(zip(names, words, strict=True), 1)
@@ -114,6 +116,7 @@ _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
     "prove": _prove,
     "measure": _measure,
+    "numerics": arrange_numerics,
     "pilot": arrange_pilot,
     "restore": _restore,
     "budget": arrange_budget,

@@ -66,7 +66,7 @@ def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
         return _plan_sweep(records, varying=varying)
     table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
     for record in records:
-        keys = [Text(_plain(lookup(record.config, key))) for key in varying]
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
         memory = _metric(record, "peak_allocated_bytes", "peak_rss_bytes")
         step = _metric(record, "step_seconds")
         throughput = _metric(record, "tokens_per_second").removesuffix("/s")
@@ -81,7 +81,7 @@ def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
         details = record.details
         asked = lookup(record.config, "reservation.name")
         found = next((item for item in details.get("reservations") or () if item["name"] == asked), None)
-        keys = [Text(_plain(lookup(record.config, key))) for key in varying]
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
         cells = ["-"] * 4
         if found is not None:
             hours = (found["run_hours"], found["target_hours"])
@@ -93,6 +93,16 @@ def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
         note = _note(record) or (f"missing evidence: {lacking}" if lacking else "")
         table.add_row(_status(str(verdict.get("verdict") or record.status)), *keys, *cells, Text(note))
     return table
+
+
+def varying_keys(overrides: Iterable[Sequence[str]]) -> list[str]:
+    """The names that do not have the same value in every point, in the order in which they were typed."""
+    values: dict[str, set[str]] = {}
+    for words in overrides:
+        for word in words:
+            name, _, value = word.lstrip("+").partition("=")
+            values.setdefault(name, set()).add(value)
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def verdict_table(verdict: Verdict) -> Table:
@@ -144,6 +154,15 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
     return value
 
 
+def typed(overrides: Iterable[str], key: str) -> str | None:
+    """What was typed for a key: a point that never started has no other configuration."""
+    for word in overrides:
+        name, _, value = word.lstrip("+").partition("=")
+        if name == key:
+            return value
+    return None
+
+
 def _table(*columns: str) -> Table:
     """A table with a rule under its header and no frame. A `>` before a name sets that column to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
@@ -171,7 +190,7 @@ def _metric(record: Record, *names: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A hardware or model group stands for itself by its name."""
+    """A group stands for itself by its name, or by the one field that two of them have instead."""
     if isinstance(value, Mapping):
-        value = value.get("name")
+        value = value.get("name") or value.get("strategy") or value.get("mode")
     return "-" if value is None else str(value)

@@ -37,6 +37,7 @@ def run(run: Run) -> StageResult:
         strategy=config.parallelism.strategy,
         overrides=run.overrides,
         built=[chapter.stage for chapter in CHAPTERS if chapter.built],
+        drift=run.drift,
     )
     run.console.table(verdict_table(verdict))
     run.console.table(options_table(plan.choice))

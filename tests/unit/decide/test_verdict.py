@@ -276,14 +276,9 @@ def test_drifted_records_are_void_even_when_they_failed() -> None:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"precision": "bf16"}, ["numerics: what precision=bf16 does to the loss was not measured"]),
-        (
-            {"activation_checkpointing": "full"},
-            ["numerics: what activation_checkpointing=full does to the loss was not measured"],
-        ),
         ({"hardware": "h100"}, ["qualify: the software stack is not qualified for h100"]),
     ],
-    ids=["precision", "activation checkpointing", "hardware"],
+    ids=["hardware"],
 )
 def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str]) -> None:
     verdict = _decide(_good(), **changed)
@@ -292,10 +287,41 @@ def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str
 
 
 def test_chapters_that_are_built_have_a_command() -> None:
-    verdict = _decide(_good(), precision="bf16", hardware="h100", built=["numerics", "qualify"])
-    assert [item.command for item in verdict.missing] == ["pilotkit stage=numerics", "pilotkit stage=qualify"]
-    records = {**_good(), "numerics": _record("numerics"), "qualify": _record("qualify")}
-    assert _decide(records, precision="bf16", hardware="h100").verdict == "GO"
+    verdict = _decide(_good(), hardware="h100", built=["qualify"])
+    assert [item.command for item in verdict.missing] == ["pilotkit stage=qualify"]
+    records = {**_good(), "qualify": _record("qualify")}
+    assert _decide(records, hardware="h100").verdict == "GO"
+
+
+ACCEPTED = {"name": "bf16_mixed", "verdict": "accept", "reasons": ["the loss is 0.001 off."]}
+REJECTED = {"name": "bf16_mixed", "verdict": "reject", "reasons": ["the loss is 3 off."]}
+UNSURE = {"name": "bf16_mixed", "verdict": "undecided", "reasons": ["fp32 learnt nothing."]}
+SAVES = {"mode": "full", "status": "ok", "note": "full saves 1.00 GiB; computes the same", "differs": ""}
+DIFFERS = {"mode": "full", "status": "ok", "note": "full saves 1.00 GiB; its losses differ", "differs": "losses"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "details", "expected", "words"),
+    [
+        ({"precision": "bf16_mixed"}, None, "INCOMPLETE", "numerics: not run"),
+        ({"precision": "bf16_mixed"}, {"precision": ACCEPTED}, "GO", "precision=bf16_mixed is accepted: the loss is 0"),
+        ({"precision": "bf16_mixed"}, {"precision": REJECTED}, "NO-GO", "precision=bf16_mixed is rejected: the loss"),
+        ({"precision": "bf16_mixed"}, {"precision": UNSURE}, "INCOMPLETE", "numerics: precision=bf16_mixed is undecid"),
+        ({"activation_checkpointing": "full"}, {"recomputation": [SAVES]}, "GO", "full saves 1.00 GiB"),
+        ({"activation_checkpointing": "full"}, {"recomputation": [DIFFERS]}, "NO-GO", "Recomputation changes the tra"),
+        ({"activation_checkpointing": "full"}, {"recomputation": []}, "INCOMPLETE", "full was not compared with none"),
+    ],
+    ids=["not run", "accepted", "rejected", "undecided", "saves", "differs", "not compared"],
+)
+def test_precision_and_recomputation_rest_on_numerics(
+    changed: dict[str, str], details: dict[str, Any] | None, expected: str, words: str
+) -> None:
+    records = _good()
+    if details is not None:
+        records["numerics"] = _record("numerics", details=details)
+    verdict = _decide(records, **changed)
+    assert verdict.verdict == expected
+    assert words in " ".join([*verdict.reasons, *(item.what for item in verdict.missing)])
 
 
 def test_an_estimate_is_wanted_where_nothing_was_measured() -> None:
