@@ -75,13 +75,15 @@ CHAPTERS: tuple[Chapter, ...] = (
         "budget",
         "budget",
         "What does everything around the step cost?",
-        "a ledger: download, start, first batch, warm-up, steps, stalls, evaluation, checkpoints, restart, copy-out",
+        "a ledger: download, start, first batch, warm-up, steps, stalls, communication, evaluation, checkpoints, "
+        "restart, copy-out, each with n, mean, p95 and origin",
     ),
     Chapter(
         "decide",
         "plan",
-        "Which reservation is long enough, and what does it cost?",
-        "hours of the run against each reservation, GPU-hours, money at the given price, one verdict",
+        "Which hardware, how many, and which reservation: how sure, and at what cost?",
+        "probability to be done in each reservation, where adding devices stops helping, money at your prices, "
+        "every option accepted or rejected with its reason, one verdict",
     ),
     Chapter(
         "tell",

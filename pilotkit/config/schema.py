@@ -436,10 +436,6 @@ class BudgetOptions:
     """Folder that results are brought to: a checkpoint is copied there, compared by SHA-256, and removed."""
     max_read_bytes: int = option(2_000_000_000, ge=1)
     """Of a local source no more than this is read to time it; the rest is taken as equally fast. Bytes."""
-    measure_supply: bool = True
-    """Run the data loader alone to see how many devices it can feed."""
-    num_supply_batches: int = option(50, ge=2)
-    """Micro-batches of that measurement."""
 
 
 @dataclass

@@ -5,7 +5,8 @@
     overrides.txt       what the user typed, one a line
     driver.log          what the driver did
     record.json         what was found
-    report.html         the page (stages `all` and `report`)
+    report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
+    compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
     uncommitted.diff    what git did not know of it (stage `lock`)
@@ -150,6 +151,18 @@ class RunDir:
     @property
     def table_parquet(self) -> Path:
         return self.path / "points.parquet"
+
+    @property
+    def page_markdown(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def page_csv(self) -> Path:
+        return self.path / "report.csv"
+
+    @property
+    def comparison(self) -> Path:
+        return self.path / "compare.html"
 
     @property
     def lock(self) -> Path:
