@@ -56,7 +56,8 @@ def tell_sweep(folder: Path) -> int:
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-    console.print(f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}", soft_wrap=True)
+    text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not points or any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):

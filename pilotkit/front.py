@@ -43,6 +43,7 @@ class FollowSweep(Callback):
 def run(arguments: list[str]) -> int:
     """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
     register_schema()
+    FollowSweep.folder = None
     # Intermixed: flags may stand between overrides, which Hydra's own reading of the line does not take.
     parsed = get_args_parser().parse_intermixed_args(arguments)
     _check(parsed)
@@ -87,7 +88,7 @@ def _check(parsed: argparse.Namespace) -> None:
     if parsed.config_name or parsed.config_path:
         return  # somebody else's configuration: Hydra knows its names, we do not
     extra = [Path(parsed.config_dir)] if parsed.config_dir else []
-    problems, sound = check_overrides(parsed.overrides, extra_dirs=extra)
+    problems, sound = check_overrides(parsed.overrides, multirun=parsed.multirun, extra_dirs=extra)
     if problems:
         touched = [problem.key for problem in problems]
         raise ConfigError([*problems, *_problems_of_the_rest(sound, touched=touched)])

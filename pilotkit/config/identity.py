@@ -24,7 +24,7 @@ IDENTITY_SECTIONS = (
     "hardware",
     "image",
 )
-# How rows reach the loader changes speed, not what is trained; prose about a figure changes nothing.
+# Prose about a figure changes nothing. How rows reach the loader does: it changes the speed that a plan rests on.
 NOT_IDENTITY = {"hardware": ("sources",)}
 
 

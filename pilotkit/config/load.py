@@ -5,7 +5,9 @@ Interpolations are resolved here once, so that what is recorded is literal and m
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from pilotkit.errors import ConfigError, Problem
 PATH_KEYS = ("output_dir", "data.path", "restore.path")
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")
+INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
@@ -34,7 +37,7 @@ def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
     if not isinstance(config, PilotConfig):  # a configuration of the user's own, without our schema at its root
         plain = OmegaConf.to_container(composed, resolve=True)
         assert isinstance(plain, dict)
-        config = _typed(plain)
+        config = _typed(_escaped(plain))
     _make_absolute(config, launch_dir)
     return _checked(config)
 
@@ -48,7 +51,18 @@ def load_file(path: Path) -> PilotConfig:
 
 def dump(config: PilotConfig) -> str:
     """The YAML that `load_file` reads back to an equal configuration."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(dataclasses.asdict(config))))
+
+
+def _escaped(value: Any) -> Any:
+    """The same plain data, with text that only looks like an interpolation (`${x}`) written so that it stays text."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, str):
+        return INTERPOLATION.sub(lambda found: 2 * found[1] + "\\${", value)
+    return value
 
 
 def _typed(plain: dict[Any, Any]) -> PilotConfig:
@@ -78,19 +92,29 @@ def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
         try:
             OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
         except OmegaConfBaseException as error:
-            problems.append(problem_of(error, key=str(key), value=value))
+            given = value
+            for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:
+                given = given.get(name, given) if isinstance(given, dict) else given
+            problems.append(problem_of(error, key=str(key), value=given))
     return problems
 
 
 def problem_of(error: OmegaConfBaseException, *, key: str, value: object, prefix: str = "") -> Problem:
     """A typing error of OmegaConf in our words. `prefix` is what stands before the key that OmegaConf knows."""
-    full_key = prefix + str(getattr(error, "full_key", None) or key)
+    # An item of a list is `betas[1]` to OmegaConf; the option is the list.
+    full_key = prefix + str(getattr(error, "full_key", None) or key).partition("[")[0]
     text = str(error).splitlines()[0]
+    if "is not Optional" in text:
+        return Problem(full_key, "null", "a value: this option is never empty", f"give {full_key} a value")
+    if "is not a ListConfig, list or tuple" in text:
+        return Problem(full_key, value, "a list", f"for example {full_key}=[{value}]")
     if "could not be converted to Integer" in text:
         whole = isinstance(value, float) and value.is_integer()
         fix = f"write {full_key}={int(value)}" if isinstance(value, float) and whole else f"for example {full_key}=1"
         return Problem(full_key, value, "a whole number, written out in digits", fix)
     if "could not be converted to Float" in text:
+        if isinstance(value, list):
+            return Problem(full_key, value, "a list of numbers", f"for example {full_key}=[0.5]")
         return Problem(full_key, value, "a number", f"for example {full_key}=0.5")
     if "is not a valid bool" in text:
         return Problem(full_key, value, "true or false", f"for example {full_key}=true")
@@ -100,7 +124,9 @@ def problem_of(error: OmegaConfBaseException, *, key: str, value: object, prefix
 def _missing(composed: DictConfig) -> list[Problem]:
     return [
         Problem(key, "???", "a value: this option has no default", f"add {key}=... to the command")
-        for key in sorted(OmegaConf.missing_keys(composed))
+        # Not OmegaConf.missing_keys, which raises on the first interpolation that does not resolve.
+        for key, container, name in sorted(_leaves(composed), key=lambda leaf: leaf[0])
+        if OmegaConf.is_missing(container, name)
     ]
 
 

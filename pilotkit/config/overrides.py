@@ -39,12 +39,14 @@ class Key:
     free: bool = False
 
 
-def check_overrides(overrides: Sequence[str], *, extra_dirs: Sequence[Path] = ()) -> tuple[list[Problem], list[str]]:
+def check_overrides(
+    overrides: Sequence[str], *, multirun: bool, extra_dirs: Sequence[Path] = ()
+) -> tuple[list[Problem], list[str]]:
     """All problems of the overrides one by one, and those overrides that have none.
 
-    Options in `extra_dirs` (the user's own `--config-dir`) are as good as ours.
-
-    Of a sweep, only the first choice is handed back: it stands for the others when the rest is composed.
+    Options in `extra_dirs` (the user's own `--config-dir`) are as good as ours. Without `multirun`, several values
+    for one name are a problem. Of a sweep, only the first choice is handed back: it stands for the others when the
+    rest is composed.
     """
     problems: list[Problem] = []
     sound: list[str] = []
@@ -60,6 +62,8 @@ def check_overrides(overrides: Sequence[str], *, extra_dirs: Sequence[Path] = ()
             problems.append(Problem(key.lstrip("+~"), value, GRAMMAR, f"Hydra says: {reason}"))
             continue
         found = _check_one(override, groups=groups, keys=keys)
+        if not found and override.is_sweep_override() and not multirun:
+            found = [_needs_multirun(override)]
         problems += found
         if not found:
             sound.append(_first_choice(override))
@@ -77,6 +81,12 @@ def schema_keys(section: Any = PilotConfig, prefix: str = "") -> Iterator[Key]:
             yield from schema_keys(hint, f"{name}.")
         else:
             yield Key(name, field.metadata, free=typing.get_origin(hint) in (dict, list))
+
+
+def _needs_multirun(override: Override) -> Problem:
+    name, values = override.key_or_group, _shown(override)
+    fix = f"add -m to run each of them, or write {name}=[{values}] where a list is meant"
+    return Problem(name, values, "one value; several are a sweep", fix)
 
 
 def _check_one(override: Override, *, groups: dict[str, list[str]], keys: dict[str, Key]) -> list[Problem]:

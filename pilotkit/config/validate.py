@@ -6,7 +6,9 @@ Called by `pilotkit.config.load`; `check_value` also by `pilotkit.config.overrid
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pilotkit.config.batch import check_batch
@@ -56,7 +58,10 @@ def check_value(key: str, value: Any, metadata: Any) -> Problem | None:
 def check_meaning(config: PilotConfig) -> list[Problem]:
     """Everything that is wrong although each field alone is right."""
     return [
+        *_check_plain(dataclasses.asdict(config)),
         *_check_name(config),
+        *_check_device_pattern(config),
+        *_check_data_path(config),
         *_check_precision(config),
         *_check_lengths(config),
         *_check_optimizer(config),
@@ -66,6 +71,38 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_loader(config),
         *check_batch(config),
     ]
+
+
+def _check_plain(value: Any, key: str = "") -> Iterator[Problem]:
+    """Records are JSON, which has no infinity and no key but text; free sections (`model.kwargs`) could hold both."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(name, str):
+                yield from _check_plain(item, f"{key}.{name}" if key else name)
+            else:
+                yield Problem(key, value, "names that are text", f"quote the name {name!r} in {key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _check_plain(item, key)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(key, value, "a finite number", f"give {key} a number that can be written out")
+
+
+def _check_device_pattern(config: PilotConfig) -> list[Problem]:
+    try:
+        re.compile(config.hardware.device_name_pattern or "")
+    except re.error as error:
+        key, pattern = "hardware.device_name_pattern", config.hardware.device_name_pattern
+        return [Problem(key, pattern, f"a regular expression ({error})", f"mend it, or drop {key}")]
+    return []
+
+
+def _check_data_path(config: PilotConfig) -> list[Problem]:
+    # An option's `path: ???` does not survive the schema's null, so the argument that rests on it is looked at.
+    if "path" not in config.data.kwargs or config.data.kwargs["path"] is not None:
+        return []
+    allowed = f"a folder or file: data={config.data.name} reads its rows from there"
+    return [Problem("data.path", "null", allowed, "add data.path=... to the command", ("data.kwargs.path", "data"))]
 
 
 def _check_name(config: PilotConfig) -> list[Problem]:

@@ -94,10 +94,14 @@ def _note(found: Mapping[str, Any]) -> str:
 
 def _lock(record: Record) -> Finding:
     count = record.metrics.get("num_distributions", 0)
+    loose = [_sentence(f"Not pinned: {item}") for item in record.details.get("problems") or ()]
     text = f"Everything is pinned, {count:.0f} installed distributions among it (lock {record.run_id})."
-    return Finding(
-        "for", text, tuple(_sentence(f"Not pinned: {item}") for item in record.details.get("problems") or ())
-    )
+    if loose:
+        text = (
+            f"The run is pinned but for {len(loose)} thing{'s' if len(loose) > 1 else ''}, {count:.0f} installed "
+            f"distributions among what is (lock {record.run_id})."
+        )
+    return Finding("for", text, tuple(loose))
 
 
 def _prove(record: Record) -> Finding:

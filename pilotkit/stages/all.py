@@ -58,6 +58,8 @@ def _result(records: dict[str, Record]) -> StageResult:
         "verdict": ((plan.details.get("verdict") or {}).get("verdict") if plan else None),
         "stages": {stage: {"run_id": record.run_id, "status": record.status} for stage, record in records.items()},
     }
+    if "lock" in records:
+        details["lock_digest"] = records["lock"].lock_digest  # the record's own field, as in every stage's record
     artifacts = {"page": "report.html"} if "report" in records and records["report"].status == "ok" else {}
     if not broken:
         return StageResult("ok", Metrics(), details, artifacts)

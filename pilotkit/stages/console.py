@@ -12,6 +12,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from pilotkit.report.tables import table_console
 
@@ -29,8 +30,8 @@ class Console:
         self.log: Path | None = None
 
     def line(self, text: str, *, style: str = "") -> None:
-        """One line, as it is: brackets are not markup."""
-        self._rich.print(escape(text), style=style, highlight=False, soft_wrap=True)
+        """One line, as it is: neither brackets nor colons are markup."""
+        self._rich.print(Text(text), style=style, highlight=False, soft_wrap=True)
         self._to_log(text)
 
     def table(self, table: Table) -> None:

@@ -53,10 +53,11 @@ def execute(stage: str, order: Order) -> Record:
     that cannot be written.
     """
     module = importlib.import_module(f"pilotkit.stages.{stage}")
-    with_record = open_record(stage, order)
     evidence = order.evidence if order.evidence is not None else _evidence(stage, order.config)
+    with_record = open_record(stage, order)
     lock = evidence.get("lock")
-    with_record.record.lock_digest = lock.lock_digest if lock else None
+    # A new lock has its own digest, or none when it fails; never the one before.
+    with_record.record.lock_digest = lock.lock_digest if lock and stage != "lock" else None
     run = Run(
         stage=stage,
         config=order.config,
@@ -78,6 +79,8 @@ class OpenRecord:
     record: Record
     console: Console
     started: float
+    outer_log: Path | None = None
+    """The log of the run that this one is a part of."""
 
     def close_with(self, work: Callable[[], StageResult], *, phases: list[Any] | None = None) -> Record:
         """Do the work and record how it ended, whatever happens."""
@@ -92,6 +95,8 @@ class OpenRecord:
             return self.record
         except (KeyboardInterrupt, SystemExit) as error:
             words = str(error) or "Ctrl-C"
+            if isinstance(error, SystemExit):  # rich's answer to a reader that went away
+                words = "a closed output: nobody reads it any more"
             self._finish(StageResult("cancelled", problem=Failure(f"ended by {words}")), phases)
             raise
         except OSError as error:
@@ -114,7 +119,7 @@ class OpenRecord:
         record.lock_digest = record.details.pop("lock_digest", record.lock_digest)
         self._publish()
         if self.console.log == self.run_dir.log:
-            self.console.log = None
+            self.console.log = self.outer_log
 
     def _publish(self) -> None:
         self.run_dir.write_record(self.record)
@@ -124,6 +129,9 @@ def open_record(stage: str, order: Order) -> OpenRecord:
     """Make the folder, and write down what is going to be done before it is done."""
     started = time.monotonic()
     config = order.config
+    # Before there is a folder, as git may take its time: a folder without a record would explain nothing.
+    provenance = {**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()}
+    digest = config_digest(config)
     run_dir = RunDir.create(Path(config.output_dir), name=config.name, stage=stage)
     if order.on_created is not None:
         order.on_created(run_dir)
@@ -132,19 +140,19 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         atomic.write_text(run_dir.overrides, "".join(f"{override}\n" for override in order.overrides))
     except OSError as error:
         raise OutputError(f"{run_dir.path} cannot be written: {error.strerror or error}") from error
-    order.console.log = run_dir.log
+    outer_log, order.console.log = order.console.log, run_dir.log
     record = Record(
         run_id=run_dir.run_id,
         stage=stage,
         status="running",
         started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         config=dataclasses.asdict(config),
-        config_digest=config_digest(config),
-        provenance={**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()},
+        config_digest=digest,
+        provenance=provenance,
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
     )
-    return OpenRecord(run_dir, record, order.console, started)
+    return OpenRecord(run_dir, record, order.console, started, outer_log)
 
 
 def announce(record: Record, console: Console, *, with_reason: bool) -> None:

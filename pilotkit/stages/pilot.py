@@ -41,7 +41,8 @@ def run(run: Run) -> StageResult:
     bad = {name: outcome for name, outcome in outcomes.items() if outcome.status != "ok"}
     if len(bad) < len(outcomes):
         return StageResult("ok", metrics, details)
-    name, worst = next(iter(bad.items()))
+    # A crash is told before a run that does not fit, which is a result.
+    name, worst = min(bad.items(), key=lambda item: item[1].status == "does_not_fit")
     result = not_ok(run, worst, details=details)
     problem = result.problem or Failure(f"{name}: {worst.status}")
     return StageResult(worst.status, metrics, details, problem=problem)

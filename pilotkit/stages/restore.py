@@ -39,8 +39,8 @@ def run(run: Run) -> StageResult:
     metrics.add("measured", {**before["metrics"], **after["metrics"]})
     metrics.add(
         "measured",
-        uninterrupted_loss=reference["steps"][-1]["loss"],
-        continued_loss=after["steps"][-1]["loss"],
+        uninterrupted_loss=float(reference["steps"][-1]["loss"]),
+        continued_loss=float(after["steps"][-1]["loss"]),
         max_loss_difference=continuation.largest_loss_difference(reference, after),
         identical_runs_loss_deviation=continuation.noise_of(reference, before, repeated),
     )
@@ -63,7 +63,7 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
     after = outcome.result
     metrics = Metrics()
     metrics.add("given", num_steps=run.config.restore.num_steps, world_size=nproc)
-    metrics.add("measured", after["metrics"], continued_loss=after["steps"][-1]["loss"])
+    metrics.add("measured", after["metrics"], continued_loss=float(after["steps"][-1]["loss"]))
     loads = f"{after['restored_from']} loads at step {after['restored_step']}, and training goes on from there"
     rows = [_row("checkpoint", "PASS", loads)]
     rows += [_row("a newer checkpoint", "FAIL", f"passed over: {text}") for text in after["passed_over"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,12 +109,8 @@ def not_ok(run: Run, outcome: Outcome, *, details: dict[str, Any] | None = None)
         metrics.add("given", memory_limit_bytes=limit)
         metrics.add("measured", requested_bytes=requested)
         asked = f"; {format_bytes(requested)} more was asked for" if requested else ""
-        failure = Failure(
-            f"{failure.summary}: the limit is {format_bytes(limit)}{asked}",
-            cause=failure.cause,
-            rank=failure.rank,
-            traceback=failure.traceback,
-        )
+        summary = f"{failure.summary}: the limit is {format_bytes(limit)}{asked}"
+        failure = dataclasses.replace(failure, summary=summary)
     return StageResult(outcome.status, metrics, {**(details or {}), "threads": run.threads}, problem=failure)
 
 

@@ -6,6 +6,7 @@ at the end. The driver compares them: no phase judges itself.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,8 @@ def run_steps(session: Session, built: Built, *, num_steps: int, label: str) -> 
         steps.append(
             {
                 "step": result.step,
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
+                "loss": _plain(result.loss),
+                "grad_norm": _plain(result.grad_norm),
                 "lr": result.lr,
                 "row_ids": rows,
                 "skipped": result.skipped,
@@ -121,6 +122,11 @@ def run_steps(session: Session, built: Built, *, num_steps: int, label: str) -> 
         )
         session.progress(index + 1, num_steps, label=label)
     return steps
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON has no infinity, and a step that the loss scaler skipped has one: it is told as text."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _finish(session: Session, built: Built, steps: list[dict[str, Any]]) -> dict[str, Any]:
