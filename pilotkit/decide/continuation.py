@@ -96,7 +96,7 @@ def largest_loss_difference(uninterrupted: Phase, after: Phase) -> float:
     """Absolute, over the steps that both runs made after the save."""
     continued = _numbers(after["steps"], "loss")
     pairs = zip(_numbers(uninterrupted["steps"], "loss")[-len(continued) :], continued, strict=True)
-    return max(abs(one - other) for one, other in pairs)
+    return max(0.0 if one == other else abs(one - other) for one, other in pairs)
 
 
 def relative_distance(first: Sequence[float], second: Sequence[float]) -> float:
@@ -185,11 +185,12 @@ def _close(component: str, expected: Sequence[float], found: Sequence[float], *,
 
 def _largest_relative(first: Sequence[float], second: Sequence[float]) -> float:
     pairs = zip(first, second, strict=False)  # the shorter run is a beginning of the longer one
-    return max((abs(one - other) / max(abs(one), 1e-30) for one, other in pairs), default=0.0)
+    return max((0.0 if one == other else abs(one - other) / max(abs(one), 1e-30) for one, other in pairs), default=0.0)
 
 
 def _values(steps: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    return [step[name] for step in steps]
+    """One value a step; what is not finite stands as text in a result, since JSON has no word for it."""
+    return [float(step[name]) if isinstance(step[name], str) else step[name] for step in steps]
 
 
 def _numbers(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:

@@ -7,11 +7,13 @@
     record.json         what was found
     report.html         the page (stages `all` and `report`)
     lock.yaml           what was pinned (stage `lock`)
+    uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
     phases/<phase>/     one folder for each worker start:
         log.txt         everything its processes printed
         progress.jsonl  one line a finished step
         result.json     written by rank 0 when the phase is done
+        gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
 """
 
@@ -58,6 +60,10 @@ class PhaseDir:
     @property
     def result(self) -> Path:
         return self.path / "result.json"
+
+    @property
+    def gradients(self) -> Path:
+        return self.path / "gradients.pt"
 
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank}.json"
@@ -139,6 +145,10 @@ class RunDir:
     @property
     def lock(self) -> Path:
         return self.path / "lock.yaml"
+
+    @property
+    def difference(self) -> Path:
+        return self.path / "uncommitted.diff"
 
     @property
     def checkpoints(self) -> Path:

@@ -19,6 +19,11 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "prove": ("prove", "train_and_save", {}),
     "prove_restore": ("prove", "restore_and_evaluate", {}),
     "measure": ("measure", "measure", {}),
+    "numerics_reference": ("numerics", "reference", {}),
+    "numerics_candidate": ("numerics", "candidate", {}),
+    "numerics_none": ("recompute", "recompute", {"mode": "none"}),
+    "numerics_full": ("recompute", "recompute", {"mode": "full"}),
+    "numerics_selective": ("recompute", "recompute", {"mode": "selective"}),
     "pilot_single": ("pilot", "pilot", {"strategy": "single"}),
     "pilot_ddp": ("pilot", "pilot", {"strategy": "ddp"}),
     "pilot_fsdp": ("pilot", "pilot", {"strategy": "fsdp"}),
@@ -29,6 +34,7 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "restore_save_shapes": ("restore_shapes", "save_shapes", {}),
     "restore_load_shapes": ("restore_shapes", "load_shapes", {}),
     "restore_after": ("restore", "load_and_run", {}),
+    "budget_supply": ("supply", "supply", {}),
 }
 
 
