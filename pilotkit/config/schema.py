@@ -406,6 +406,10 @@ class RestoreOptions:
     where pilotkit was started."""
     allow_changes: List[str] = field(default_factory=list)
     """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    export: bool = False
+    """Write the restored weights as safetensors and have a program that knows nothing of pilotkit read them."""
+    export_rtol: float = option(1e-5, ge=0)
+    """Relative tolerance of the evaluation loss of that program's plain model."""
     world_sizes: List[int] = field(default_factory=list)
     """Numbers of ranks: saved on each and restored on each, for example [1,2,4]. Empty: not tried."""
     strategies: List[str] = field(default_factory=list)
