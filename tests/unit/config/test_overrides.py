@@ -243,7 +243,9 @@ def test_keys_are_those_of_the_schema() -> None:
         "model.kwargs",
         "data.kwargs",
         "optimizer.betas",
+        "numerics.modes",
         "pilot.strategies",
+        "pilot.args",
         "plan.reservations",
     ]
     assert PILOT_STRATEGIES == ("ddp", "fsdp", "hsdp")
