@@ -92,6 +92,14 @@ CHAPTERS: tuple[Chapter, ...] = (
 )
 
 
+# Stages beside the chapters: asked for by name only, and no part of the verdict.
+TOOLS: tuple[tuple[str, str], ...] = (
+    ("sweep_status", "Where does a submitted sweep stand? Looks, and changes nothing."),
+    ("sweep_collect", "What became of every point of a sweep? Fixes the truth of each."),
+    ("checkpoint_verify", "Is the checkpoint in restore.path whole, unchanged and safe to load? Without torch."),
+)
+
+
 def chapter_of(stage: str) -> Chapter:
     """The chapter that a stage belongs to. Raises KeyError on a word that is not a stage."""
     for chapter in CHAPTERS:

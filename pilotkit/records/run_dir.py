@@ -7,6 +7,7 @@
     record.json         what was found
     report.html         the page (stages `all` and `report`)
     lock.yaml           what was pinned (stage `lock`)
+    uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
     phases/<phase>/     one folder for each worker start:
         log.txt         everything its processes printed
@@ -161,6 +162,10 @@ class RunDir:
     @property
     def lock(self) -> Path:
         return self.path / "lock.yaml"
+
+    @property
+    def difference(self) -> Path:
+        return self.path / "uncommitted.diff"
 
     @property
     def checkpoints(self) -> Path:

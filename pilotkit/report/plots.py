@@ -6,12 +6,11 @@ Called by `pilotkit.report.sections`. Takes bytes, seconds and counts; draws wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
 from pilotkit.report import svg
-from pilotkit.units import HOUR, format_bytes, format_count, format_seconds
+from pilotkit.units import format_bytes, format_count, format_seconds
 
 NUM_COLOURS = 10
 """How many series colours the style sheet has: `.series-0` and up in plots, `.fill-0` and up in legends."""
@@ -127,24 +126,3 @@ def stacked_bar(
         shapes.append(svg.rect(f"series-{colour}", x=x, width=width, y=0, height=28, title=title))
         x += width
     return svg.svg(shapes, height=28, label=label)
-
-
-def reservation_bars(reservations: Sequence[Mapping[str, Any]]) -> Markup:
-    """Hours of the run inside the hours of each reservation; a run that is too long reaches past the limit."""
-    if not reservations:
-        return Markup("")
-    scale = max(max(item["hours_available"], item["run_hours"]) for item in reservations)
-    row, height = 50.0, 18.0
-    shapes = []
-    for number, item in enumerate(reservations):
-        y = number * row
-        available, run = 100.0 * item["hours_available"] / scale, 100.0 * item["run_hours"] / scale
-        margin = format_seconds(abs(item["margin_hours"]) * HOUR)
-        words = f"fits, {margin} to spare" if item["fits"] else f"{margin} too short"
-        shapes.append(svg.text(str(item["name"]), x=0, y=y + 14, css="name"))
-        css = "small" if item["fits"] else "small fault-text"
-        shapes.append(svg.text(words, x=100, y=y + 14, css=css, anchor="end"))
-        shapes.append(svg.rect("track", x=0, width=available, y=y + 21, height=height))
-        shapes.append(svg.rect("data" if item["fits"] else "fault", x=0, width=run, y=y + 21, height=height))
-        shapes.append(svg.line("limit", x1=available, x2=available, y1=y + 17, y2=y + 25 + height))
-    return svg.svg(shapes, height=len(reservations) * row, label="The run inside each reservation")

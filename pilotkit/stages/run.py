@@ -48,6 +48,8 @@ class Run:
     """Where the page of stage `report` goes."""
     phases: list[PhaseRun] = field(default_factory=list)
     threads: dict[str, Any] = field(default_factory=dict)
+    drift: str = ""
+    """What is no longer as it was locked, in a sentence. For stage `plan`; the others tell it themselves."""
 
     @property
     def output_dir(self) -> Path:

@@ -29,14 +29,18 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "pilot_fsdp": ("pilot", "pilot", {"strategy": "fsdp"}),
     "pilot_hsdp": ("pilot", "pilot", {"strategy": "hsdp"}),
     "restore_uninterrupted": ("restore", "run_without_stop", {}),
+    "restore_repeated": ("restore", "run_without_stop", {}),
     "restore_before": ("restore", "run_and_save", {}),
+    "restore_save_shapes": ("restore_shapes", "save_shapes", {}),
+    "restore_load_shapes": ("restore_shapes", "load_shapes", {}),
     "restore_after": ("restore", "load_and_run", {}),
+    "budget_supply": ("supply", "supply", {}),
 }
 
 
 def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
-    """Run one phase on this rank; rank 0 leaves the result."""
-    module_name, function_name, arguments = PHASES[phase]
+    """Run one phase on this rank; rank 0 leaves the result. `name@4` is the phase `name`, in a folder of its own."""
+    module_name, function_name, arguments = PHASES[phase.partition("@")[0]]
     function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
     with open_session(run_dir, phase=phase) as session:
         result = function(session, **arguments)
