@@ -31,7 +31,8 @@ def recompute(session: Session, *, mode: str) -> dict[str, Any]:
         session,
         built,
         num_warmup_steps=config.measure.num_warmup_steps,
-        max_warmup_steps=config.measure.max_warmup_steps,
+        # Not until it has settled, as elsewhere: the modes are compared step by step and have to take equally many.
+        max_warmup_steps=config.measure.num_warmup_steps,
         num_measured_steps=config.numerics.num_timed_steps,
         label=mode,
     )
