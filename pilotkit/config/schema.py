@@ -391,6 +391,11 @@ class PilotOptions:
     """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
+    script: Optional[str] = None
+    """Your own training script, run under torchrun in place of the strategies; relative to where pilotkit was started.
+    What `pilotkit.meter.StepMeter` or one of its callbacks measures in it becomes the record."""
+    args: List[str] = field(default_factory=list)
+    """Arguments of the script, handed on as they are."""
     timeout_seconds: float = option(3600.0, gt=0)
     """End a strategy that runs longer than this, seconds."""
 

@@ -15,6 +15,7 @@
         log.txt         everything its processes printed
         progress.jsonl  one line a finished step
         result.json     written by rank 0 when the phase is done
+        meter.json, meter-<rank>.json   what StepMeter measured in a user's own script
         gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
 """
@@ -62,6 +63,22 @@ class PhaseDir:
     @property
     def result(self) -> Path:
         return self.path / "result.json"
+
+    @property
+    def meter(self) -> Path:
+        """Where rank 0's StepMeter of a user's own script writes; other ranks write `meter-<rank>.json` beside it."""
+        return self.path / "meter.json"
+
+    def read_meters(self) -> list[dict[str, Any]]:
+        """What the ranks' meters left, in the order of ranks; a file that is cut short is passed over."""
+        others = sorted(self.path.glob("meter-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
+        found = []
+        for path in (self.meter, *others):
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError):
+                continue
+        return found
 
     @property
     def gradients(self) -> Path:
