@@ -235,8 +235,8 @@ class LockOptions:
     with the committed lock and refuse what drifted. `warn`: compare, tell, and go on with evidence that is void."""
     path: Optional[str] = None
     """Lock file to commit, for example `lock.pilotkit.yaml`; relative to where pilotkit was started."""
-    allow: Dict[str, str] = field(default_factory=dict)
-    """Fields (or patterns such as `packages.*`) that may drift, each with the reason, which records keep."""
+    allow: List[str] = field(default_factory=list)
+    """What may drift, each as `field: reason`; a field may be a pattern (`packages.*`). Records keep the reason."""
 
 
 @dataclass

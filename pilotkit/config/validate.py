@@ -164,10 +164,10 @@ def _check_lock(config: PilotConfig) -> list[Problem]:
     if lock.mode != "write" and lock.path is None:
         allowed = "write where no lock.path is given: there is no file to compare with"
         problems.append(Problem("lock.mode", lock.mode, allowed, "add lock.path=lock.pilotkit.yaml", ("lock.path",)))
-    for field, reason in lock.allow.items():
-        if not str(reason).strip():
-            fix = f"for example 'lock.allow={{{field}: \"why it may differ\"}}'"
-            problems.append(Problem(f"lock.allow.{field}", repr(reason), "a reason, which records keep", fix))
+    wrong = [text for text in lock.allow if not all(part.strip() for part in text.partition(": ")[::2])]
+    if wrong:
+        fix = "for example 'lock.allow=[\"packages.rich: it only prints\"]'"
+        problems.append(Problem("lock.allow", wrong, "a list of `field: reason`, as records keep the reason", fix))
     return problems
 
 

@@ -300,3 +300,23 @@ def test_command_of_a_stage() -> None:
 def test_spread_of_the_intended_steps(strategy: str, spread: float | None) -> None:
     assert spread_of(_good(), strategy=strategy) == spread
     assert spread_of({}, strategy=strategy) is None
+
+
+def test_what_drifted_is_named_where_evidence_is_void() -> None:
+    records = _good()
+    records["measure"].lock_digest = "another"
+    drift = {"field": "packages.numpy", "was": "2.0", "now": "2.1", "voids": ["numerics"], "reason": ""}
+    records["measure"].provenance = {"gate": {"against": "lock lock-1", "drift": [drift]}}
+    what = "measure: drifted since measure-1, the newest lock is lock-1 (packages.numpy)"
+    assert [item.what for item in _decide(records).missing] == [what]
+
+
+def test_nothing_counts_when_what_is_here_is_not_what_was_locked() -> None:
+    verdict = _decide(_good(), drift="1 field drifted from lock lock-1: git.tree: a -> b", overrides=["name=x"])
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [
+        Missing(
+            "lock: 1 field drifted from lock lock-1: git.tree: a -> b; lock and measure again",
+            "pilotkit stage=all name=x",
+        )
+    ]

@@ -1,4 +1,4 @@
-"""Devices from the drivers' own files, against recorded forms of them: no such device is on the machine of the tests."""
+"""Devices from the drivers' own files, against recorded forms of them: the machine of the tests has no such device."""
 
 from __future__ import annotations
 
