@@ -21,6 +21,7 @@ def help_text() -> str:
     """The whole page of help."""
     stages = [("all", "every stage below in this order, then a verdict and a page")]
     stages += [(chapter.stage, chapter.question) for chapter in CHAPTERS if chapter.built]
+    stages += [("replay", "Does a recorded run find the same again? (replay.run=FOLDER)")]
     lines = [
         "pilotkit: evidence before you reserve GPUs",
         "",

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report", "replay")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -310,6 +310,18 @@ class PlanOptions:
 
 
 @dataclass
+class ReplayOptions:
+    """Stage `replay`: run a recorded stage again and compare."""
+
+    run: Optional[str] = None
+    """Folder of the run, `outputs/<name>/<stage>/<run id>`; relative to where pilotkit was started."""
+    rtol: float = option(1e-4, ge=0)
+    """Relative difference of losses and gradient norms that still counts as noise. 0: only equal is good enough."""
+    time_rtol: float = option(0.25, ge=0)
+    """Relative difference of step times that still counts as noise."""
+
+
+@dataclass
 class ReportOptions:
     """Stage `report`: the page."""
 
@@ -349,4 +361,5 @@ class PilotConfig:
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     plan: PlanOptions = field(default_factory=PlanOptions)
+    replay: ReplayOptions = field(default_factory=ReplayOptions)
     report: ReportOptions = field(default_factory=ReportOptions)

@@ -66,6 +66,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_lengths(config),
         *_check_optimizer(config),
         *_check_lock(config),
+        *_check_replay(config),
         *_check_pilot(config),
         *_check_plan(config),
         *_check_loader(config),
@@ -169,6 +170,13 @@ def _check_lock(config: PilotConfig) -> list[Problem]:
         fix = "for example 'lock.allow=[\"packages.rich: it only prints\"]'"
         problems.append(Problem("lock.allow", wrong, "a list of `field: reason`, as records keep the reason", fix))
     return problems
+
+
+def _check_replay(config: PilotConfig) -> list[Problem]:
+    if config.stage != "replay" or config.replay.run is not None:
+        return []
+    fix = "add replay.run=outputs/<name>/<stage>/<run id>"
+    return [Problem("replay.run", "null", "the folder of a run: stage=replay runs one again", fix, ("stage",))]
 
 
 def _check_pilot(config: PilotConfig) -> list[Problem]:

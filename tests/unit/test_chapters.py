@@ -9,7 +9,8 @@ from pilotkit.config.schema import STAGES
 
 
 def test_what_is_built_is_what_can_be_asked_for() -> None:
-    assert ("all", *(chapter.stage for chapter in CHAPTERS if chapter.built)) == STAGES
+    # `replay` belongs to no chapter: it asks a record again, whatever its chapter.
+    assert ("all", *(chapter.stage for chapter in CHAPTERS if chapter.built), "replay") == STAGES
     assert [chapter.stage for chapter in CHAPTERS if not chapter.built] == ["estimate", "numerics", "qualify"]
 
 
