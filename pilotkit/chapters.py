@@ -70,7 +70,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "qualify",
         "Is this software stack, as one set, fit for this accelerator?",
         "image digest, torch, CUDA or ROCm, extensions and the kernels exercised: one verdict for the set",
-        built=False,
     ),
     Chapter(
         "budget",

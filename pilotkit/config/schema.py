@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report", "replay")
+STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "qualify", "budget", "plan", "report", "replay")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -288,6 +288,28 @@ class RestoreOptions:
 
 
 @dataclass
+class QualifyOptions:
+    """Stage `qualify`: what the application needs of the software, beside the operators that its step shows."""
+
+    extensions: List[str] = field(default_factory=list)
+    """Import names of extensions that the model uses; each has to run a kernel of its own in a step."""
+    kernels: List[str] = field(default_factory=list)
+    """Operators, as `namespace::name`, that a step has to dispatch."""
+    attention_backends: List[str] = field(default_factory=list)
+    """Attention backends that have to run here; each of `flash`, `efficient`, `cudnn`, `math`."""
+    packages: List[str] = field(default_factory=list)
+    """Requirements as pip writes them, for example `flash-attn>=2.6`."""
+    archs: List[str] = field(default_factory=list)
+    """Architectures that will do (`sm_90`, `gfx942`). Empty: any that torch has kernels for."""
+    min_flops_ratio: float = option(0.4, gt=0, le=1)
+    """Share of `hardware.peak_flops` that a matrix product has to reach; MI300X reaches 0.51, H100 0.80 (mamf)."""
+    min_bandwidth_ratio: float = option(0.6, gt=0, le=1)
+    """Share of `hardware.memory_bandwidth_bytes_per_second` that a copy on the device has to reach."""
+    min_share_of_fastest: float = option(0.85, gt=0, le=1)
+    """A card that is slower than this share of the node's fastest one is named."""
+
+
+@dataclass
 class BudgetOptions:
     """Stage `budget`: what does everything around the step cost?"""
 
@@ -359,6 +381,7 @@ class PilotConfig:
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
+    qualify: QualifyOptions = field(default_factory=QualifyOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     plan: PlanOptions = field(default_factory=PlanOptions)
     replay: ReplayOptions = field(default_factory=ReplayOptions)

@@ -15,6 +15,7 @@ from pilotkit.config.batch import check_batch
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
+ATTENTION_BACKENDS = ("flash", "efficient", "cudnn", "math")
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -67,6 +68,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_optimizer(config),
         *_check_lock(config),
         *_check_replay(config),
+        *_check_qualify(config),
         *_check_pilot(config),
         *_check_plan(config),
         *_check_loader(config),
@@ -177,6 +179,29 @@ def _check_replay(config: PilotConfig) -> list[Problem]:
         return []
     fix = "add replay.run=outputs/<name>/<stage>/<run id>"
     return [Problem("replay.run", "null", "the folder of a run: stage=replay runs one again", fix, ("stage",))]
+
+
+def _check_qualify(config: PilotConfig) -> list[Problem]:
+    options, problems = config.qualify, []
+    unknown = [name for name in options.attention_backends if name not in ATTENTION_BACKENDS]
+    if unknown:
+        allowed = f"a list out of {', '.join(ATTENTION_BACKENDS)}"
+        problems.append(Problem("qualify.attention_backends", unknown, allowed, "for example [flash,math]"))
+    wrong = [name for name in options.kernels if not re.fullmatch(r"\w+::\w+", name)]
+    if wrong:
+        fix = "for example qualify.kernels=[aten::_fused_adamw_]"
+        problems.append(Problem("qualify.kernels", wrong, "operators as `namespace::name`", fix))
+    for text in options.packages:
+        from packaging.requirements import InvalidRequirement, Requirement  # only for those who name some
+
+        try:
+            Requirement(text)
+        except InvalidRequirement:
+            allowed = "a requirement as pip writes it"
+            problems.append(
+                Problem("qualify.packages", text, allowed, "for example 'qualify.packages=[\"torch>=2.6\"]'")
+            )
+    return problems
 
 
 def _check_pilot(config: PilotConfig) -> list[Problem]:

@@ -109,6 +109,32 @@ def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
     return set()
 
 
+def _qualify(section: Section, record: Record, page_dir: Path) -> set[str]:
+    """What failed first, then what was not compared; what passed is counted, not listed."""
+    card: list[Mapping[str, Any]] = record.details.get("card") or []
+    if record.details.get("verdict"):
+        digest = str(record.details.get("set_digest", ""))[:12]
+        section.lead = f"This set ({digest}) is {record.details['verdict']}."
+    order = {"FAIL": 0, "NOT RUN": 1, "PASS": 2}
+    rows = [
+        [
+            Cell(str(item["check"])),
+            Cell(str(item["subject"])),
+            Cell(str(item["verdict"]), tone=tone_of(str(item["verdict"]))),
+            Cell(str(item["note"]), tone="quiet"),
+        ]
+        for item in sorted(card, key=lambda item: order.get(str(item["verdict"]), 3))
+        if item["verdict"] != "PASS" or item["check"] != "operator"
+    ]
+    if rows:
+        section.tables.append(TableView(["check", "of", "verdict", "note"], rows))
+    members: Mapping[str, Any] = record.details.get("set") or {}
+    shown = [(name, value) for name, value in members.items() if isinstance(value, str)]
+    if shown:
+        section.tables.append(TableView(["member of the set", "what"], [[Cell(n), Cell(v)] for n, v in shown]))
+    return set()
+
+
 def _budget(section: Section, record: Record, page_dir: Path) -> set[str]:
     ledger: list[Mapping[str, Any]] = record.details.get("ledger") or []
     href = record_href(record, page_dir=page_dir)
@@ -175,6 +201,7 @@ _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "measure": _measure,
     "pilot": arrange_pilot,
     "restore": _restore,
+    "qualify": _qualify,
     "budget": _budget,
     "plan": _plan,
 }

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ONE_LOCK = ("parallelism=ddp", "data.num_workers=2", "restore.num_steps=2", "train.seed=5")
 BITWISE = ("stage=replay", "replay.rtol=0")
 
@@ -16,9 +18,8 @@ def _newest(folder: Path, stage: str) -> tuple[Path, dict[str, Any]]:
     return path.parent, record
 
 
-def test_a_run_again_is_equal_to_the_bit_and_a_change_is_named(
-    pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]
-) -> None:
+@pytest.mark.timeout(600)  # six process groups of two ranks with two loaders each
+def test_a_run_again_is_equal_to_the_bit(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
     assert pilotkit_cli("stage=lock", *mine, *ONE_LOCK).returncode == 0
     result = pilotkit_cli("stage=restore", *mine, *ONE_LOCK)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -35,14 +36,18 @@ def test_a_run_again_is_equal_to_the_bit_and_a_change_is_named(
         assert (row["verdict"], row["note"].endswith(", equal")) == ("same", True), row
     assert len(list(tmp_path.glob("outputs/default/restore/*"))) == 1  # the run again is not evidence
 
+
+def test_what_changed_meanwhile_is_named(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
+    assert pilotkit_cli("stage=lock", *mine).returncode == 0
+    assert pilotkit_cli("stage=prove", *mine).returncode == 0
+    folder, _ = _newest(tmp_path, "prove")
     text = (tmp_path / "mine.py").read_text(encoding="utf-8")
     (tmp_path / "mine.py").write_text(text.replace("Linear(width, 256)", "Linear(width, 256, bias=False)"))
     result = pilotkit_cli(*BITWISE, f"replay.run={folder.relative_to(tmp_path)}")
     assert result.returncode == 1
     assert "replay mismatch: lock is different: model.revision: " in result.stderr
     rows = {row["component"]: row["verdict"] for row in _newest(tmp_path, "replay")[1]["details"]["comparison"]}
-    assert rows["restore_uninterrupted: parameters"] == "different"
-    assert rows["restore_uninterrupted: rows"] == "same"
+    assert (rows["prove: losses"], rows["prove: counts"]) == ("different", "different")
 
 
 def test_what_is_no_run_is_said(pilotkit_cli: Any, tmp_path: Path) -> None:

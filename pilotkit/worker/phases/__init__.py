@@ -26,6 +26,8 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "restore_uninterrupted": ("restore", "run_without_stop", {}),
     "restore_before": ("restore", "run_and_save", {}),
     "restore_after": ("restore", "load_and_run", {}),
+    "qualify": ("qualify", "qualify", {}),
+    "qualify_ranks": ("qualify", "qualify_ranks", {}),
 }
 
 

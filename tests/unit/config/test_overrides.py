@@ -64,7 +64,7 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
         ),
         pytest.param(
             "stage=prov",
-            ("stage", "prov", "one of all, lock, prove, measure, pilot, restore, budget, plan, report, replay")
+            ("stage", "prov", "one of all, lock, prove, measure, pilot, restore, qualify, budget, plan, report, replay")
             + ("for example stage=all",),
             id="unknown stage",
         ),

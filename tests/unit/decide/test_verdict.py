@@ -253,9 +253,8 @@ def test_drifted_records_are_void_even_when_they_failed() -> None:
             {"activation_checkpointing": "full"},
             ["numerics: what activation_checkpointing=full does to the loss was not measured"],
         ),
-        ({"hardware": "h100"}, ["qualify: the software stack is not qualified for h100"]),
     ],
-    ids=["precision", "activation checkpointing", "hardware"],
+    ids=["precision", "activation checkpointing"],
 )
 def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str]) -> None:
     verdict = _decide(_good(), **changed)
@@ -320,3 +319,27 @@ def test_nothing_counts_when_what_is_here_is_not_what_was_locked() -> None:
             "pilotkit stage=all name=x",
         )
     ]
+
+
+def test_another_hardware_needs_a_qualified_set() -> None:
+    (missing,) = _decide(_good(), hardware="h100").missing
+    assert missing == Missing("qualify: not run", "pilotkit stage=qualify")
+    card = [{"check": "operator", "subject": "aten::mm", "verdict": "PASS", "note": ""}] * 3
+    card.append({"check": "operator", "subject": "aten::empty", "verdict": "NOT RUN", "note": ""})
+    records = {**_good(), "qualify": _record("qualify", details={"card": card, "set_digest": "ab" * 32})}
+    verdict = _decide(records, hardware="h100")
+    assert verdict.verdict == "GO"
+    assert "The software stack is qualified as one set (abababababab): 3 checks passed (qualify qualify-1)." in (
+        verdict.reasons
+    )
+    assert "Not compared by qualify: 1 of 4 checks (qualify qualify-1)." in verdict.reasons
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "h100"])
+def test_a_set_that_is_not_qualified_is_no_go(hardware: str) -> None:
+    bad = _record("qualify", status="mismatch", problem=Failure("not qualified: kernel a::b: is gone"))
+    verdict = _decide({**_good(), "qualify": bad}, hardware=hardware)
+    assert (verdict.verdict, verdict.reasons) == (
+        "NO-GO",
+        ["The software stack was tried as one set: not qualified: kernel a::b: is gone (qualify qualify-1)."],
+    )
