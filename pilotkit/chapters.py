@@ -69,7 +69,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "qualify",
         "Is this software stack, as one set, fit for this accelerator?",
         "image digest, torch, CUDA or ROCm, extensions and the kernels exercised: one verdict for the set",
-        built=False,
     ),
     Chapter(
         "budget",
@@ -99,6 +98,7 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ("sweep_status", "Where does a submitted sweep stand? Looks, and changes nothing."),
     ("sweep_collect", "What became of every point of a sweep? Fixes the truth of each."),
     ("checkpoint_verify", "Is the checkpoint in restore.path whole, unchanged and safe to load? Without torch."),
+    ("replay", "Does a recorded run find the same again? (replay.run=FOLDER)"),
 )
 
 

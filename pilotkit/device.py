@@ -162,6 +162,36 @@ def describe_devices() -> dict[str, Any]:
     }
 
 
+def describe_stack() -> dict[str, Any]:
+    """The software and the architecture under this process, as plain JSON: the members of a set that is qualified.
+
+    `arch` is the device's own (`sm_90`, `gfx942`; None on the CPU), `built_for` those that this torch has kernels for.
+    `collectives` is the version of NCCL or RCCL. What this build lacks is None.
+    """
+    stack: dict[str, Any] = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": None,
+        "collectives": None,
+        "arch": None,
+        "built_for": [],
+    }
+    if not _count():
+        return stack
+    cuda: Any = torch.cuda
+    properties = cuda.get_device_properties(cuda.current_device())
+    gcn = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
+    version = cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    stack |= {
+        "cudnn": torch.backends.cudnn.version(),  # MIOpen's on AMD
+        "collectives": ".".join(map(str, version)) or None,
+        "arch": str(gcn).partition(":")[0] or f"sm_{properties.major}{properties.minor}",
+        "built_for": list(cuda.get_arch_list()),
+    }
+    return stack
+
+
 def start_cpu_threads() -> None:
     """Start the threads and the lazily loaded parts of torch that a training step needs, before memory is limited.
 

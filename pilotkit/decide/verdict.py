@@ -18,8 +18,8 @@ from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
-EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "budget")
-STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "prove", "lock")
+EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "qualify", "budget")
+STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "qualify", "prove", "lock")
 """What a reader who pays asks for first."""
 NOT_BUILT = "not built in this version"
 
@@ -94,6 +94,8 @@ def decide_verdict(
             continue  # one device has no communication to pilot
         if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
             continue  # nothing was chosen that could be wrong
+        if stage == "qualify" and hardware == "cpu" and stage not in records:
+            continue  # nobody reserves this machine: its stack is tried where somebody asks for it
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
@@ -160,8 +162,6 @@ def _not_built(
         else:
             what = f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}"
             missing.append(Missing(what, None))
-    if hardware != "cpu" and lacks("qualify"):
-        missing.append(missing_of("qualify", f"the software stack is not qualified for {hardware}"))
     return missing
 
 

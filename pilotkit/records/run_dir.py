@@ -11,6 +11,7 @@
     lock.yaml           what was pinned (stage `lock`)
     uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
+    again/              the run that was run again (stage `replay`)
     phases/<phase>/     one folder for each worker start:
         log.txt         everything its processes printed
         progress.jsonl  one line a finished step
@@ -188,6 +189,10 @@ class RunDir:
     @property
     def difference(self) -> Path:
         return self.path / "uncommitted.diff"
+
+    @property
+    def again(self) -> Path:
+        return self.path / "again"
 
     @property
     def checkpoints(self) -> Path:

@@ -17,6 +17,7 @@ from pilotkit.report.memory import arrange_memory
 from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
 from pilotkit.report.pipeline import arrange_budget
+from pilotkit.report.qualify import arrange_qualify
 from pilotkit.report.strategies import arrange_pilot
 from pilotkit.report.values import record_href, status_words, value_of
 from pilotkit.report.view import Figure, Section, tone_of
@@ -119,6 +120,7 @@ _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "numerics": arrange_numerics,
     "pilot": arrange_pilot,
     "restore": _restore,
+    "qualify": arrange_qualify,
     "budget": arrange_budget,
     "plan": arrange_plan,
 }
