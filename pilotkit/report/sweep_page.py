@@ -62,6 +62,7 @@ def render_sweep_page(
         title=title,
         style=Markup(style),  # noqa: S704 - our own file
         counts=counts,
+        has_frontier=any(record.status == "does_not_fit" for record in records),
         maps=[item for item in maps if item[2]],
         best=[
             (name, text, _metric(record, "tokens_per_second"), _memory(record), record_href(record, page_dir=page_dir))
@@ -89,7 +90,8 @@ def _row(record: Record, *, varying: Sequence[str], page_dir: Path) -> dict[str,
 
 
 def _metric(record: Record, name: str) -> str:
-    return format_value(name, record.metrics[name]) if name in record.metrics else "none"
+    # The column's head says "/s" already.
+    return format_value(name, record.metrics[name]).removesuffix("/s") if name in record.metrics else "none"
 
 
 def _memory(record: Record) -> str:

@@ -15,8 +15,8 @@ import pytest
 LOCK = ("stage=lock", "model=gpt_tiny", "data=stdlib")
 
 
-def test_six_points_and_the_code_that_was_submitted(lab) -> None:
-    """Ends as five endings of one model; the code is changed after submission, and the old code runs."""
+def test_four_endings_and_the_code_that_was_submitted(lab) -> None:
+    """Four endings of one model; the code is changed after submission, and the old code runs."""
     for command in (["init", "-q"], ["add", "endings.py"]):
         subprocess.run(["git", *command], cwd=lab.folder, check=True)
     sweep = lab.submit("+model.kwargs.how=ok,raise,exit,kill", "train.seq_len=32", "cluster.array_parallelism=2")
@@ -200,7 +200,7 @@ def test_fifty_points_whose_submitter_is_killed(lab) -> None:
     assert [status for status, _ in truths] == ["ok"] * 50
 
 
-def test_two_hundred_points_in_arrays_that_the_cluster_takes(lab) -> None:
+def test_two_hundred_points_are_queued_and_accounted_for(lab) -> None:
     started = time.monotonic()
     done = lab.pilotkit(
         *("-m", "cluster=slurm", *LOCK, "train.micro_batch_size=range(1,201)"),
