@@ -80,7 +80,7 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
 
 def _independent_reading(run: Run, after: dict[str, Any]) -> list[Row]:
     """The export, read by a program that has none of our code; nothing where none was asked for."""
-    if not after["export"]:
+    if not after.get("export"):
         return []
     run.console.line(f"  reading {after['export']} without pilotkit")
     checkpoint = Path(after["restored_from"])

@@ -13,7 +13,6 @@ from pilotkit.stages import budget, loaders
 from pilotkit.stages.run import Run
 
 MakeRun = Callable[..., Run]
-NO_SUPPLY = {"budget.measure_supply": False}  # it starts a worker, and is tested with it
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +46,13 @@ def test_threads_are_those_that_workers_get(
 ) -> None:
     if exported is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", exported)
-    threads = budget.run(make_run("budget", {**NO_SUPPLY, **values})).details["threads"]
+    threads = budget.run(make_run("budget", values)).details["threads"]
     assert (threads["num_threads"], threads["threads_set_by"]) == (num_threads, set_by)
     assert (threads["usable_cpus"], threads["usable_cpus_source"]) == (4, "affinity mask")
 
 
 def test_loaders_that_outnumber_the_cores(make_run: MakeRun, said: Callable[[Run], list[str]]) -> None:
-    run = make_run("budget", {**NO_SUPPLY, "data.num_workers": 3})
+    run = make_run("budget", {"data.num_workers": 3})
     warning = (
         "6 loader processes (2 ranks x data.num_workers 3) share 4 usable cores (affinity mask); "
         "data.num_workers=2 would fit"
@@ -71,7 +70,7 @@ def test_loaders_that_outnumber_the_cores(make_run: MakeRun, said: Callable[[Run
 def test_shared_memory(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Record], origin: str, batch: int
 ) -> None:
-    run = make_run("budget", {**NO_SUPPLY, "data.num_workers": 2}, evidence)
+    run = make_run("budget", {"data.num_workers": 2}, evidence)
     monkeypatch.setattr(loaders, "shared_memory_free_bytes", lambda: 8 * batch)
     found = budget.run(run)
     assert found.status == "ok"
@@ -87,14 +86,14 @@ def test_shared_memory(
 
 def test_the_machine_has_no_such_place(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "shared_memory_free_bytes", lambda: None)
-    found = budget.run(make_run("budget", {**NO_SUPPLY, "data.num_workers": 2}))
+    found = budget.run(make_run("budget", {"data.num_workers": 2}))
     assert (found.status, "shared_memory_free_bytes" in found.metrics.values) == ("ok", False)
 
 
 def test_the_ledger_speaks_of_the_intended_run(make_run: MakeRun) -> None:
     # 4 rows x 128 tokens = 512 tokens a step; 512 000 tokens are 1000 steps of half a second
     single = {"parallelism.strategy": "single", "parallelism.nproc_per_node": 1}
-    run = make_run("budget", {**NO_SUPPLY, **single, "train.total_tokens": 512_000}, measured(step_seconds=0.5))
+    run = make_run("budget", {**single, "train.total_tokens": 512_000}, measured(step_seconds=0.5))
     found = budget.run(run)
     assert found.metrics.values["num_steps"] == 1000
     assert found.metrics.values["tokens_per_step"] == 512
