@@ -112,5 +112,5 @@ def test_the_log_tells_of_every_stage(play: Play, tmp_path: Path) -> None:
     (path,) = (tmp_path / "out" / "study" / "all").glob("*/driver.log")
     lines = [line.partition(" ")[2] for line in path.read_text(encoding="utf-8").splitlines()]
     for chapter in CHAPTERS:
-        if chapter.built:
+        if chapter.stage in STAGES:
             assert f"{chapter.stage}: {chapter.question}" in lines
