@@ -20,7 +20,10 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.config.validate import check_meaning, check_ranges
 from pilotkit.errors import ConfigError, Problem
 
-PATH_KEYS = ("output_dir", "data.path", "lock.path", "restore.path", "sweep.dir", "budget.copy_out_to")
+PATH_KEYS = (
+    *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run", "sweep.dir"),
+    "budget.copy_out_to",
+)
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")
 INTERPOLATION = re.compile(r"(\\*)\$\{")

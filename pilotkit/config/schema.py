@@ -20,12 +20,14 @@ STAGES = (
     "numerics",
     "pilot",
     "restore",
+    "qualify",
     "budget",
     "plan",
     "report",
     "sweep_status",
     "sweep_collect",
     "checkpoint_verify",
+    "replay",
 )
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -315,8 +317,8 @@ class LockOptions:
     with the committed lock and refuse what drifted. `warn`: compare, tell, and go on with evidence that is void."""
     path: Optional[str] = None
     """Lock file to commit, for example `lock.pilotkit.yaml`; relative to where pilotkit was started."""
-    allow: Dict[str, str] = field(default_factory=dict)
-    """Fields (or patterns such as `packages.*`) that may drift, each with the reason, which records keep."""
+    allow: List[str] = field(default_factory=list)
+    """What may drift, each as `field: reason`; a field may be a pattern (`packages.*`). Records keep the reason."""
 
 
 @dataclass
@@ -391,6 +393,11 @@ class PilotOptions:
     """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
+    script: Optional[str] = None
+    """Your own training script, run under torchrun in place of the strategies; relative to where pilotkit was started.
+    What `pilotkit.meter.StepMeter` or one of its callbacks measures in it becomes the record."""
+    args: List[str] = field(default_factory=list)
+    """Arguments of the script, handed on as they are."""
     timeout_seconds: float = option(3600.0, gt=0)
     """End a strategy that runs longer than this, seconds."""
 
@@ -423,6 +430,28 @@ class RestoreOptions:
 
 
 @dataclass
+class QualifyOptions:
+    """Stage `qualify`: what the application needs of the software, beside the operators that its step shows."""
+
+    extensions: List[str] = field(default_factory=list)
+    """Import names of extensions that the model uses; each has to run a kernel of its own in a step."""
+    kernels: List[str] = field(default_factory=list)
+    """Operators, as `namespace::name`, that a step has to dispatch."""
+    attention_backends: List[str] = field(default_factory=list)
+    """Attention backends that have to run here; each of `flash`, `efficient`, `cudnn`, `math`."""
+    packages: List[str] = field(default_factory=list)
+    """Requirements as pip writes them, for example `flash-attn>=2.6`."""
+    archs: List[str] = field(default_factory=list)
+    """Architectures that will do (`sm_90`, `gfx942`). Empty: any that torch has kernels for."""
+    min_flops_ratio: float = option(0.4, gt=0, le=1)
+    """Share of `hardware.peak_flops` that a matrix product has to reach; MI300X reaches 0.51, H100 0.80 (mamf)."""
+    min_bandwidth_ratio: float = option(0.6, gt=0, le=1)
+    """Share of `hardware.memory_bandwidth_bytes_per_second` that a copy on the device has to reach."""
+    min_share_of_fastest: float = option(0.85, gt=0, le=1)
+    """A card that is slower than this share of the node's fastest one is named."""
+
+
+@dataclass
 class BudgetOptions:
     """Stage `budget`: what does everything around the step cost?"""
 
@@ -440,10 +469,6 @@ class BudgetOptions:
     """Folder that results are brought to: a checkpoint is copied there, compared by SHA-256, and removed."""
     max_read_bytes: int = option(2_000_000_000, ge=1)
     """Of a local source no more than this is read to time it; the rest is taken as equally fast. Bytes."""
-    measure_supply: bool = True
-    """Run the data loader alone to see how many devices it can feed."""
-    num_supply_batches: int = option(50, ge=2)
-    """Micro-batches of that measurement."""
 
 
 @dataclass
@@ -515,6 +540,18 @@ class PlanOptions:
 
 
 @dataclass
+class ReplayOptions:
+    """Stage `replay`: run a recorded stage again and compare."""
+
+    run: Optional[str] = None
+    """Folder of the run, `outputs/<name>/<stage>/<run id>`; relative to where pilotkit was started."""
+    rtol: float = option(1e-4, ge=0)
+    """Relative difference of losses and gradient norms that still counts as noise. 0: only equal is good enough."""
+    time_rtol: float = option(0.25, ge=0)
+    """Relative difference of step times that still counts as noise."""
+
+
+@dataclass
 class ReportOptions:
     """Stage `report`: the page."""
 
@@ -559,7 +596,9 @@ class PilotConfig:
     numerics: NumericsOptions = field(default_factory=NumericsOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
+    qualify: QualifyOptions = field(default_factory=QualifyOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     plan: PlanOptions = field(default_factory=PlanOptions)
     prices: PricesOptions = field(default_factory=PricesOptions)
+    replay: ReplayOptions = field(default_factory=ReplayOptions)
     report: ReportOptions = field(default_factory=ReportOptions)

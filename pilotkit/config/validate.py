@@ -10,12 +10,14 @@ import datetime
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pilotkit.config.batch import check_batch
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
+ATTENTION_BACKENDS = ("flash", "efficient", "cudnn", "math")
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
 RECOMPUTATION_MODES = ("none", "full", "selective")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -69,7 +71,10 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_optimizer(config),
         *_check_numerics(config),
         *_check_lock(config),
+        *_check_replay(config),
+        *_check_qualify(config),
         *_check_pilot(config),
+        *_check_script(config),
         *_check_restore(config),
         *_check_plan(config),
         *_check_prices(config),
@@ -184,10 +189,40 @@ def _check_lock(config: PilotConfig) -> list[Problem]:
     if lock.mode != "write" and lock.path is None:
         allowed = "write where no lock.path is given: there is no file to compare with"
         problems.append(Problem("lock.mode", lock.mode, allowed, "add lock.path=lock.pilotkit.yaml", ("lock.path",)))
-    for field, reason in lock.allow.items():
-        if not str(reason).strip():
-            fix = f"for example 'lock.allow={{{field}: \"why it may differ\"}}'"
-            problems.append(Problem(f"lock.allow.{field}", repr(reason), "a reason, which records keep", fix))
+    wrong = [text for text in lock.allow if not all(part.strip() for part in text.partition(": ")[::2])]
+    if wrong:
+        fix = "for example 'lock.allow=[\"packages.rich: it only prints\"]'"
+        problems.append(Problem("lock.allow", wrong, "a list of `field: reason`, as records keep the reason", fix))
+    return problems
+
+
+def _check_replay(config: PilotConfig) -> list[Problem]:
+    if config.stage != "replay" or config.replay.run is not None:
+        return []
+    fix = "add replay.run=outputs/<name>/<stage>/<run id>"
+    return [Problem("replay.run", "null", "the folder of a run: stage=replay runs one again", fix, ("stage",))]
+
+
+def _check_qualify(config: PilotConfig) -> list[Problem]:
+    options, problems = config.qualify, []
+    unknown = [name for name in options.attention_backends if name not in ATTENTION_BACKENDS]
+    if unknown:
+        allowed = f"a list out of {', '.join(ATTENTION_BACKENDS)}"
+        problems.append(Problem("qualify.attention_backends", unknown, allowed, "for example [flash,math]"))
+    wrong = [name for name in options.kernels if not re.fullmatch(r"\w+::\w+", name)]
+    if wrong:
+        fix = "for example qualify.kernels=[aten::_fused_adamw_]"
+        problems.append(Problem("qualify.kernels", wrong, "operators as `namespace::name`", fix))
+    for text in options.packages:
+        from packaging.requirements import InvalidRequirement, Requirement  # only for those who name some
+
+        try:
+            Requirement(text)
+        except InvalidRequirement:
+            allowed = "a requirement as pip writes it"
+            problems.append(
+                Problem("qualify.packages", text, allowed, "for example 'qualify.packages=[\"torch>=2.6\"]'")
+            )
     return problems
 
 
@@ -204,6 +239,17 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
             "for example pilot.strategies=[ddp,fsdp]",
         )
     ]
+
+
+def _check_script(config: PilotConfig) -> list[Problem]:
+    script, args = config.pilot.script, config.pilot.args
+    if script is None:
+        fix = "name the script they are for with pilot.script=..."
+        return [Problem("pilot.args", args, "nothing without pilot.script", fix, ("pilot.script",))] if args else []
+    if Path(script).is_file():
+        return []
+    fix = "give its path from where pilotkit is started"
+    return [Problem("pilot.script", script, "a Python file that exists", fix)]
 
 
 def _check_restore(config: PilotConfig) -> list[Problem]:

@@ -27,7 +27,7 @@ class Finding:
 
 
 def weigh(record: Record, *, strategy: str | None, recomputation: str = "none") -> Finding:
-    """Weigh one record of `lock`, `prove`, `measure`, `numerics`, `pilot`, `restore` or `budget`.
+    """Weigh one record of `lock`, `prove`, `measure`, `numerics`, `pilot`, `restore`, `qualify` or `budget`.
 
     `strategy` is that of the intended run; the pilot is judged by it when it ran it. `recomputation` is its
     activation checkpointing, which the record of `numerics` is asked for.
@@ -68,6 +68,7 @@ def _not_ok(record: Record) -> Finding:
         "prove": "One complete step was not proved",
         "measure": "The step could not be measured",
         "numerics": "Precision and recomputation could not be judged",
+        "qualify": "The software stack was tried as one set",
         "restore": "Training did not continue as if it had never stopped",
     }[record.stage]
     return Finding("against", f"{verb}: {summary} {where}.")
@@ -198,6 +199,18 @@ def _restore(record: Record) -> Finding:
     return Finding("for", text, _left_out(comparison, name="component", record=record))
 
 
+def _qualify(record: Record) -> Finding:
+    card: list[Mapping[str, Any]] = record.details.get("card") or []
+    passed = sum(row["verdict"] == "PASS" for row in card)
+    digest = str(record.details.get("set_digest", ""))[:12]
+    text = f"The software stack is qualified as one set ({digest}): {passed} checks passed (qualify {record.run_id})."
+    left_out = sum(row["verdict"] == "NOT RUN" for row in card)
+    notes = (
+        (f"Not compared by qualify: {left_out} of {len(card)} checks (qualify {record.run_id}).",) if left_out else ()
+    )
+    return Finding("for", text, notes)
+
+
 def _budget(record: Record) -> Finding:
     ledger: list[Mapping[str, Any]] = record.details.get("ledger") or []
     steps: Mapping[str, Any] = next((line for line in ledger if line["part"] == "steps"), {})
@@ -241,5 +254,6 @@ _READERS: dict[str, Callable[[Record], Finding]] = {
     "prove": _prove,
     "measure": _measure,
     "restore": _restore,
+    "qualify": _qualify,
     "budget": _budget,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,7 @@ class Point:
 
     def _stand_in(self, status: str, words: str) -> Record:
         problem = None if status == "running" else Failure(words)
-        config = _as_config(self.overrides)
-        return Record(f"point {self.index}", "", status, "", config=config, problem=problem, overrides=self.overrides)
+        return Record(f"point {self.index}", "", status, "", problem=problem, overrides=self.overrides)
 
     def _is_running(self) -> bool:
         # Our own points are over when they are read: a point of this process cannot be going on meanwhile.
@@ -70,20 +68,6 @@ class Point:
         except PermissionError:
             return True
         return True
-
-
-def _as_config(overrides: Sequence[str]) -> dict[str, Any]:
-    """What was typed, in the shape of a configuration: a table still says which point has no run."""
-    config: dict[str, Any] = {}
-    for word in overrides:
-        name, _, value = word.lstrip("+").partition("=")
-        *parents, last = name.split(".")
-        section = config
-        for parent in parents:
-            inner = section.get(parent, {})
-            section[parent] = section = inner if isinstance(inner, dict) else {"name": inner}
-        section[last] = value
-    return config
 
 
 def write_point(folder: Path, point: Point) -> None:

@@ -137,12 +137,13 @@ def pass_gate(gate: Gate, *, mode: str, console: Console) -> None:
     if mode == "check":
         raise StageRefused(
             f"{gate.words()}. Bring it back, lock anew (stage=lock lock.mode=write), or allow it with a reason "
-            "(lock.allow={field: why})"
+            "('lock.allow=[\"field: why\"]')"
         )
 
 
 def _gate(config: PilotConfig, *, against: str, old: Mapping[str, Any], now: Mapping[str, Any]) -> Gate:
-    comparison = compare_locks(old, now, allow=config.lock.allow)
+    parts = [text.partition(": ") for text in config.lock.allow]
+    comparison = compare_locks(old, now, allow={field.strip(): reason.strip() for field, _, reason in parts})
     return Gate(against, lock_digest(now if comparison.drift else old), comparison)
 
 

@@ -41,7 +41,7 @@ def run(run: Run) -> StageResult:
     metrics.add("measured", {**before["metrics"], **after["metrics"]})
     metrics.add(
         "measured",
-        uninterrupted_loss=float(reference["steps"][-1]["loss"]),
+        uninterrupted_loss=float(reference["steps"][-1]["loss"]),  # text where it is not finite
         continued_loss=float(after["steps"][-1]["loss"]),
         max_loss_difference=continuation.largest_loss_difference(reference, after),
         identical_runs_loss_deviation=continuation.noise_of(reference, before, repeated),
@@ -80,7 +80,7 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
 
 def _independent_reading(run: Run, after: dict[str, Any]) -> list[Row]:
     """The export, read by a program that has none of our code; nothing where none was asked for."""
-    if not after["export"]:
+    if not after.get("export"):
         return []
     run.console.line(f"  reading {after['export']} without pilotkit")
     checkpoint = Path(after["restored_from"])

@@ -15,29 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 from pilotkit import dispatch as module
 from pilotkit.config.load import dump
 from pilotkit.config.schema import PilotConfig
-from pilotkit.dispatch import _varying, dispatch, tell_sweep
+from pilotkit.dispatch import dispatch, tell_sweep
 from pilotkit.errors import ConfigError, Problem, StageFailed
 from pilotkit.records.points import Point, read_points, write_point, write_point_config
 from pilotkit.records.record import Failure, Record
 from pilotkit.stages import all as all_module
 from pilotkit.stages import execute as execute_module
 from pilotkit.stages.execute import Order
-
-
-@pytest.mark.parametrize(
-    ("overrides", "varying"),
-    [
-        ([["a=1", "b=2"], ["a=1", "b=3"]], ["b"]),
-        ([["+a=1"], ["+a=2"]], ["a"]),
-        ([["b=1", "a=1"], ["b=2", "a=2"]], ["b", "a"]),
-        ([["a='x=1,y'"], ["a='x=2,y'"]], ["a"]),
-        ([["a=1"]], []),
-        ([], []),
-    ],
-    ids=["one of two", "with a plus", "in their order", "with an equals sign", "a single point", "none"],
-)
-def test_varying(overrides: list[list[str]], varying: list[str]) -> None:
-    assert _varying(overrides) == varying
 
 
 def make_sweep(folder: Path, *statuses: str) -> None:
@@ -50,7 +34,7 @@ def make_sweep(folder: Path, *statuses: str) -> None:
         else:
             run = folder / f"run {index}"
             run.mkdir(parents=True)
-            record = Record(f"id{index}", "measure", status, "", config={"train": {"seq_len": index}})
+            record = Record(f"id{index}", "measure", status, "", overrides=point.overrides)
             record.problem = None if status == "ok" else Failure(f"{status} for a reason")
             from pilotkit.records.run_dir import RunDir
 

@@ -16,8 +16,9 @@ from pilotkit.help import EXAMPLES, help_text
 
 def test_everything_that_can_be_chosen_is_in_it() -> None:
     text = help_text()
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  ")]
     for chapter in CHAPTERS:
-        assert (f"  {chapter.stage:<8}  {chapter.question}\n" in text) == chapter.built
+        assert ([chapter.stage, chapter.question] in lines) == chapter.built
     for group, options in list_groups().items():
         assert f"  {group:<24}  {', '.join(options)}\n" in text
     assert len(EXAMPLES) == 5

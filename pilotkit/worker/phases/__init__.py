@@ -34,7 +34,8 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "restore_save_shapes": ("restore_shapes", "save_shapes", {}),
     "restore_load_shapes": ("restore_shapes", "load_shapes", {}),
     "restore_after": ("restore", "load_and_run", {}),
-    "budget_supply": ("supply", "supply", {}),
+    "qualify": ("qualify", "qualify", {}),
+    "qualify_ranks": ("qualify", "qualify_ranks", {}),
 }
 
 

@@ -69,18 +69,18 @@ def test_go_says_every_number_and_run_id() -> None:
     assert verdict.verdict == "GO"
     assert verdict.missing == []
     assert verdict.reasons == [
-        "Everything is pinned, 80 installed distributions among it (lock lock-1).",
-        "One complete step works on one device: 2 of 2 checks passed (prove prove-1).",
-        "A step on one device takes 500.0 ms (measured, spread 2.0 %) and peaks at 1.00 GiB of 4.00 GiB, 25 % "
-        "(measured) (measure measure-1).",
-        "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
-        "A run that was stopped continues in a new process; the loss differs by 0 at most over 3 steps (measured) "
-        "(restore restore-1).",
-        "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
-        "(budget budget-1).",
-        "Not known and not in that total: copy-out (budget budget-1).",
         "Within 7d the run is done with a probability of 0.97 (target 0.90): it takes 4 d 4 h in the middle of all "
         "outcomes and 4 d 14 h with the buffer for that target, which leaves 2 d 10 h (projected, budget budget-1).",
+        "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
+        "(budget budget-1).",
+        "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
+        "A step on one device takes 500.0 ms (measured, spread 2.0 %) and peaks at 1.00 GiB of 4.00 GiB, 25 % "
+        "(measured) (measure measure-1).",
+        "A run that was stopped continues in a new process; the loss differs by 0 at most over 3 steps (measured) "
+        "(restore restore-1).",
+        "One complete step works on one device: 2 of 2 checks passed (prove prove-1).",
+        "Everything is pinned, 80 installed distributions among it (lock lock-1).",
+        "Not known and not in that total: copy-out (budget budget-1).",
     ]
     assert verdict.evidence == {stage: f"{stage}-1" for stage in _good()}
 
@@ -215,7 +215,7 @@ def test_a_run_that_never_ends_says_so() -> None:
 
 
 def test_the_shortest_reservation_that_fits_is_named() -> None:
-    assert "Within 7d" in _decide(_good(), reservations=[MONTH, DAY, WEEK]).reasons[-1]
+    assert "Within 7d" in _decide(_good(), reservations=[MONTH, DAY, WEEK]).reasons[0]
 
 
 def test_without_reservations_nothing_is_decided() -> None:
@@ -273,24 +273,11 @@ def test_drifted_records_are_void_even_when_they_failed() -> None:
     assert "prove" not in verdict.evidence
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({"hardware": "h100"}, ["qualify: the software stack is not qualified for h100"]),
-    ],
-    ids=["hardware"],
-)
-def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str]) -> None:
-    verdict = _decide(_good(), **changed)
-    assert verdict.verdict == "INCOMPLETE"
-    assert verdict.missing == [Missing(f"{what}, not built in this version", None) for what in expected]
-
-
-def test_chapters_that_are_built_have_a_command() -> None:
-    verdict = _decide(_good(), hardware="h100", built=["qualify"])
-    assert [item.command for item in verdict.missing] == ["pilotkit stage=qualify"]
-    records = {**_good(), "qualify": _record("qualify")}
-    assert _decide(records, hardware="h100").verdict == "GO"
+def test_a_chapter_that_is_built_has_a_command() -> None:
+    records = _good()
+    del records["measure"]
+    missing = {item.what: item.command for item in _decide(records, hardware="h100", built=["estimate"]).missing}
+    assert missing["estimate: nothing was measured or estimated on h100"] == "pilotkit stage=estimate"
 
 
 ACCEPTED = {"name": "bf16_mixed", "verdict": "accept", "reasons": ["the loss is 0.001 off."]}
@@ -361,3 +348,47 @@ def test_command_of_a_stage() -> None:
 def test_spread_of_the_intended_steps(strategy: str, spread: float | None) -> None:
     assert spread_of(_good(), strategy=strategy) == spread
     assert spread_of({}, strategy=strategy) is None
+
+
+def test_what_drifted_is_named_where_evidence_is_void() -> None:
+    records = _good()
+    records["measure"].lock_digest = "another"
+    drift = {"field": "packages.numpy", "was": "2.0", "now": "2.1", "voids": ["numerics"], "reason": ""}
+    records["measure"].provenance = {"gate": {"against": "lock lock-1", "drift": [drift]}}
+    what = "measure: drifted since measure-1, the newest lock is lock-1 (packages.numpy)"
+    assert [item.what for item in _decide(records).missing] == [what]
+
+
+def test_nothing_counts_when_what_is_here_is_not_what_was_locked() -> None:
+    verdict = _decide(_good(), drift="1 field drifted from lock lock-1: git.tree: a -> b", overrides=["name=x"])
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [
+        Missing(
+            "lock: 1 field drifted from lock lock-1: git.tree: a -> b; lock and measure again",
+            "pilotkit stage=all name=x",
+        )
+    ]
+
+
+def test_another_hardware_needs_a_qualified_set() -> None:
+    (missing,) = _decide(_good(), hardware="h100").missing
+    assert missing == Missing("qualify: not run", "pilotkit stage=qualify")
+    card = [{"check": "operator", "subject": "aten::mm", "verdict": "PASS", "note": ""}] * 3
+    card.append({"check": "operator", "subject": "aten::empty", "verdict": "NOT RUN", "note": ""})
+    records = {**_good(), "qualify": _record("qualify", details={"card": card, "set_digest": "ab" * 32})}
+    verdict = _decide(records, hardware="h100")
+    assert verdict.verdict == "GO"
+    assert "The software stack is qualified as one set (abababababab): 3 checks passed (qualify qualify-1)." in (
+        verdict.reasons
+    )
+    assert "Not compared by qualify: 1 of 4 checks (qualify qualify-1)." in verdict.reasons
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "h100"])
+def test_a_set_that_is_not_qualified_is_no_go(hardware: str) -> None:
+    bad = _record("qualify", status="mismatch", problem=Failure("not qualified: kernel a::b: is gone"))
+    verdict = _decide({**_good(), "qualify": bad}, hardware=hardware)
+    assert (verdict.verdict, verdict.reasons) == (
+        "NO-GO",
+        ["The software stack was tried as one set: not qualified: kernel a::b: is gone (qualify qualify-1)."],
+    )

@@ -16,7 +16,7 @@ from pilotkit.launch import process
 from pilotkit.launch.process import run_to_end
 
 # The shell is enough for most; a Python process costs more than the rest of a test.
-STUBBORN = "trap '' TERM; echo up > up; while true; do sleep 0.02; done"
+STUBBORN = 'trap "" TERM; echo up > up; while true; do sleep 0.02; done'
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +79,8 @@ def test_progress_is_asked_for_meanwhile_and_once_after_the_end(run: Callable[..
 
 def test_the_clock_ends_those_that_ignore_a_polite_signal(run: Callable[..., int | None], tmp_path: Path) -> None:
     started = time.monotonic()
-    # Its child ignores the signal, too: nothing but SIGKILL to the group reaches both.
-    assert run(f"({STUBBORN}) & {STUBBORN}", timeout_seconds=0.2) is None
+    # Its child ignores the signal, too, and has lost the run's mark: nothing but SIGKILL to the group reaches it.
+    assert run(f"env -u PILOTKIT_RUN_DIR sh -c '{STUBBORN}' & {STUBBORN}", timeout_seconds=0.2) is None
     assert time.monotonic() - started < 10
     assert (tmp_path / "up").exists()
 

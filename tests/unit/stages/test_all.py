@@ -19,7 +19,9 @@ from pilotkit.stages.all import run_all
 from pilotkit.stages.console import Console
 from pilotkit.stages.execute import Order
 
-STAGES = [chapter.stage for chapter in CHAPTERS if chapter.built]
+# On the CPU nobody reserves anything: its software is qualified when that is asked for by name.
+STAGES = [chapter.stage for chapter in CHAPTERS if chapter.built and chapter.stage != "qualify"]
+CORE = ["lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report"]
 Play = Callable[..., tuple[Record, list[tuple[str, Order]], str]]
 
 
@@ -55,7 +57,7 @@ def play(tmp_path: Path, changed: Callable[..., PilotConfig], monkeypatch: pytes
 def test_the_built_chapters_in_their_order(play: Play) -> None:
     record, orders, printed = play()
     assert [stage for stage, _ in orders] == STAGES
-    assert STAGES == ["lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report"]
+    assert [stage for stage in STAGES if stage in CORE] == CORE
     assert (record.status, record.problem, record.lock_digest) == ("ok", None, "digest")
     assert record.details == {
         "verdict": "NO-GO",
@@ -110,5 +112,5 @@ def test_the_log_tells_of_every_stage(play: Play, tmp_path: Path) -> None:
     (path,) = (tmp_path / "out" / "study" / "all").glob("*/driver.log")
     lines = [line.partition(" ")[2] for line in path.read_text(encoding="utf-8").splitlines()]
     for chapter in CHAPTERS:
-        if chapter.built:
+        if chapter.stage in STAGES:
             assert f"{chapter.stage}: {chapter.question}" in lines

@@ -11,7 +11,18 @@ from pilotkit.stages import measure
 from pilotkit.stages.run import Run
 
 RESULT = {
-    "metrics": {"step_seconds": 0.25, "step_spread": 0.5, "num_measured_steps": 3, "memory_limit_bytes": 1024},
+    "metrics": {
+        "step_seconds": 0.25,
+        "step_mean_seconds": 0.25,
+        "step_spread": 0.5,
+        "num_measured_steps": 3,
+        "data_wait_seconds": 0.05,
+        # 1 batch in 0.2 s of work: 5 a second are needed
+        "loader_batches_per_second": 5.0,
+        "memory_limit_bytes": 1024,
+    },
+    "memory": {"deciding_phase": "steps", "eval_grows": False},
+    "time": {"settled": True, "recompilations": [], "compile_limits": []},
     "steps": [0.2, 0.25, 0.3],
     "device": "two cores",
 }

@@ -6,6 +6,8 @@ import pytest
 
 from pilotkit.stages.numbers import as_metrics, step_warnings
 
+TIME = {"settled": True, "recompilations": [], "compile_limits": []}
+
 
 def test_origins() -> None:
     metrics = as_metrics({"num_warmup_steps": 3, "step_seconds": 0.25, "mfu": float("nan")}, prefix="ddp_")
@@ -30,4 +32,4 @@ def test_origins() -> None:
     ids=["sound", "unsteady", "few", "retries"],
 )
 def test_warnings(found: dict[str, float], warnings: list[str]) -> None:
-    assert step_warnings(found, max_spread=0.10) == warnings
+    assert step_warnings(found, max_spread=0.10, time=TIME) == warnings

@@ -11,11 +11,14 @@ from pilotkit.errors import StageRefused
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure
 from pilotkit.stages import pilot
-from pilotkit.stages.pilot import process_count, recommend
+from pilotkit.stages.pilot import process_count
 from pilotkit.stages.run import Run
 from pilotkit.units import GIB
 
 MakeRun = Callable[..., Run]
+
+
+TIME: dict[str, Any] = {"settled": True, "recompilations": [], "compile_limits": []}
 
 
 def ran(tokens_per_second: float, **more: Any) -> Outcome:
@@ -25,7 +28,9 @@ def ran(tokens_per_second: float, **more: Any) -> Outcome:
         "step_spread": 0.0,
         "num_measured_steps": 10,
     }
-    return Outcome("ok", 1.0, result={"metrics": {**metrics, **more}, "steps": [0.1], "devices": ["a", "b"]})
+    return Outcome(
+        "ok", 1.0, result={"metrics": {**metrics, **more}, "steps": [0.1], "devices": ["a", "b"], "time": TIME}
+    )
 
 
 OUT_OF_MEMORY = Outcome(
@@ -74,10 +79,8 @@ def test_speed_scaling_and_the_reason(make_run: MakeRun, workers: Any) -> None:
     assert (metrics["world_size"], metrics["visible_devices"], metrics["idle_devices"]) == (2, 2, 0)
     assert "single_scaling_efficiency" not in metrics
     assert set(metrics) == set(found.metrics.origins)
-    assert found.details["recommendation"] == {
-        "strategy": "ddp",
-        "reason": "ddp makes 180 tokens/s at a peak of 1.00 GiB a device; fsdp 150 tokens/s at 1.00 GiB.",
-    }
+    assert found.details["recommendation"]["strategy"] == "ddp"
+    assert "180 tokens/s" in found.details["recommendation"]["reason"]
     assert found.details["strategies"]["ddp"] == {
         "status": "ok",
         "note": "",
@@ -133,7 +136,8 @@ def test_no_strategy_ran(
     assert found.status == status
     assert found.problem is not None
     assert found.problem.summary.startswith(summary)
-    assert found.details["recommendation"]["reason"] == "no strategy ran"
+    assert found.details["recommendation"]["strategy"] is None
+    assert found.details["recommendation"]["reason"].startswith("no strategy ran: ddp ")
 
 
 def test_a_crash_alone_ends_the_pilot(make_run: MakeRun, workers: Any) -> None:
@@ -141,32 +145,3 @@ def test_a_crash_alone_ends_the_pilot(make_run: MakeRun, workers: Any) -> None:
     found = pilot.run(make_run("pilot"))
     assert (found.status, found.problem) == ("failed", CRASHED.failure)
     assert workers.calls == [("pilot_single", 1, False)]
-
-
-@pytest.mark.parametrize(
-    ("speeds", "strategy", "reason"),
-    [
-        (
-            {"ddp": 95.0, "fsdp": 100.0},
-            "ddp",
-            "ddp makes 95 tokens/s at a peak of 0 B a device; fsdp 100 tokens/s at 0 B. "
-            "The gain of fsdp is within 5%, which the simpler DDP is worth.",
-        ),
-        (
-            {"ddp": 94.9, "fsdp": 100.0},
-            "fsdp",
-            "fsdp makes 100 tokens/s at a peak of 0 B a device; ddp 94.9 tokens/s at 0 B.",
-        ),
-        (
-            {"ddp": None, "fsdp": 80.0, "hsdp": 90.0},
-            "hsdp",
-            "hsdp makes 90 tokens/s at a peak of 0 B a device; fsdp 80 tokens/s at 0 B; "
-            "ddp did not run (does_not_fit).",
-        ),
-    ],
-    ids=["within 5 %", "over 5 %", "ddp does not fit"],
-)
-def test_recommendation(speeds: dict[str, float | None], strategy: str, reason: str) -> None:
-    outcomes = {name: OUT_OF_MEMORY if speed is None else ran(speed) for name, speed in speeds.items()}
-    metrics = {f"{name}_tokens_per_second": speed for name, speed in speeds.items() if speed is not None}
-    assert recommend(metrics, outcomes) == {"strategy": strategy, "reason": reason}

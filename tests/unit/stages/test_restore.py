@@ -1,4 +1,7 @@
-"""Stage `restore`: a run that stopped against one that never did, component by component."""
+"""Stage `restore`: which phases are started, what is kept of them, and how a difference is told.
+
+The comparison itself is tested in `tests/unit/decide/test_continuation.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,171 +11,141 @@ from typing import Any
 
 import pytest
 
+from pilotkit.decide.continuation import COMPONENTS
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure
 from pilotkit.stages import restore
-from pilotkit.stages.restore import compare
 from pilotkit.stages.run import Run
 
-Trace = dict[str, Any]
+MakeRun = Callable[..., Run]
+PHASES = ("restore_uninterrupted", "restore_before", "restore_after")
 
 
-def step(number: int, **more: Any) -> dict[str, Any]:
-    values = {"loss": 5.0 / number, "grad_norm": 1.0, "lr": 0.1, "row_ids": [[number], [number + 1]], "skipped": False}
-    return {"step": number, **values, **more}
-
-
-def finished(*numbers: int) -> Trace:
-    parts = {"rank 0": {"w": "aa", "b": "bb"}, "rank 1": {"w": "aa", "b": "bb"}}
-    fingerprints = {name: copy.deepcopy(parts) for name in ("parameters", "optimizer", "random_states")}
-    fingerprints["scaler"] = {"rank 0": {}, "rank 1": {}}
-    return {
-        "steps": [step(number) for number in numbers],
-        "fingerprints": fingerprints,
-        "tokens_seen": 1024,
-        "eval_loss": 2.5,
-    }
+def step(number: int) -> dict[str, Any]:
+    return {"step": number, "loss": 5.0 / number, "grad_norm": 1.0, "lr": 0.1, "row_ids": [[number]], "skipped": False}
 
 
 @pytest.fixture
-def traces() -> tuple[Trace, Trace, Trace]:
-    """What never stopped, what was saved after two steps, what went on from there."""
-    return finished(1, 2, 3, 4), {"steps": [step(1), step(2)], "metrics": {"checkpoint_bytes": 7}}, finished(3, 4)
-
-
-def rows(traces: tuple[Trace, Trace, Trace], *, rtol: float = 0.0) -> dict[str, tuple[str, str]]:
-    return {row["component"]: (row["verdict"], row["note"]) for row in compare(*traces, rtol=rtol)}
-
-
-def test_equal(traces: tuple[Trace, Trace, Trace]) -> None:
-    assert rows(traces) == {
-        "step counter": ("PASS", "equal"),
-        "token counter": ("PASS", "equal"),
-        "data position": ("PASS", "equal"),
-        "learning rate": ("PASS", "equal"),
-        "parameters": ("PASS", "4 parts, bit for bit"),
-        "optimizer": ("PASS", "4 parts, bit for bit"),
-        "random states": ("PASS", "4 parts, bit for bit"),
-        "losses": ("PASS", "2 values, bit for bit"),
-        "gradient norms": ("PASS", "2 values, bit for bit"),
-        "evaluation": ("PASS", "1 values, bit for bit"),
+def results() -> dict[str, dict[str, Any]]:
+    """Two steps before the save, two after it, by phase; no two phases share an object."""
+    state = {component: {"rank 0": {"part": component}} for component in COMPONENTS}
+    end = {"seam": state, "end": state, "eval_loss": 1.0, "sketches": {}}
+    found = {
+        "restore_uninterrupted": {"steps": [step(number) for number in (1, 2, 3, 4)], **end},
+        "restore_before": {
+            "steps": [step(1), step(2)],
+            "seam": state,
+            "next_batches": {},
+            "metrics": {"checkpoint_bytes": 7, "checkpoint_save_seconds": 0.25},
+        },
+        "restore_after": {
+            "steps": [step(3), step(4)],
+            "next_batches": {},
+            **end,
+            "restored_step": 2,
+            "restored_from": "/ckpt/step-2",
+            "passed_over": [],
+            "metrics": {"checkpoint_load_seconds": 0.5, "restart_seconds": 3.0},
+        },
     }
+    return {phase: copy.deepcopy(result) for phase, result in found.items()}
 
 
-def test_each_difference_is_named(traces: tuple[Trace, Trace, Trace]) -> None:
-    _, _, after = traces
-    after["tokens_seen"] = 512
-    after["steps"][1] |= {"step": 5, "lr": 0.2, "row_ids": [[9], [5]], "loss": 1.25 + 1e-12, "grad_norm": 2.0}
-    after["fingerprints"]["parameters"]["rank 1"]["w"] = "zz"
-    after["fingerprints"]["optimizer"]["rank 0"]["new"] = "zz"
-    after["eval_loss"] = 2.6
-    found = {name: note for name, (verdict, note) in rows(traces).items() if verdict == "FAIL"}
-    assert found == {
-        "step counter": "[3, 5] instead of [3, 4]",
-        "token counter": "512 instead of 1024",
-        "data position": "[[[3], [4]], [[9], [5]]] instead of [[[3], [4]], [[4], [5]]]",
-        "learning rate": "[0.1, 0.2] instead of [0.1, 0.1]",
-        "parameters": "1 of 4 parts differ, first rank 1 w",
-        "optimizer": "1 of 4 parts differ, first rank 0 new",
-        "losses": "value 2 of 2: 1.250000000001 instead of 1.25",
-        "gradient norms": "value 2 of 2: 2.0 instead of 1.0",
-        "evaluation": "value 1 of 1: 2.6 instead of 2.5",
-    }
+def ended(results: dict[str, dict[str, Any]]) -> dict[str, Outcome]:
+    return {phase: Outcome("ok", 1.0, result=result) for phase, result in results.items()}
 
 
-def test_a_tolerance_holds_the_losses_and_not_the_bits(traces: tuple[Trace, Trace, Trace]) -> None:
-    _, _, after = traces
-    after["steps"][1]["loss"] = 1.25 * (1 + 1e-7)
-    after["fingerprints"]["parameters"]["rank 1"]["w"] = "zz"
-    after["fingerprints"]["random_states"]["rank 1"]["w"] = "zz"
-    found = rows(traces, rtol=1e-6)
-    assert found["losses"] == ("PASS", "2 values, within 1e-06")
-    assert found["parameters"] == (
-        "NOT RUN",
-        "not bit for bit (1 of 4 parts); the losses are held to restore.rtol=1e-06",
-    )
-    assert found["random states"] == ("FAIL", "1 of 4 parts differ, first rank 1 w")
-    after["steps"][1]["loss"] = 1.25 * (1 + 1e-5)
-    assert rows(traces, rtol=1e-6)["losses"][0] == "FAIL"
-
-
-def test_a_skipped_step_has_an_infinite_norm_in_both(traces: tuple[Trace, Trace, Trace]) -> None:
-    reference, _, after = traces
-    reference["steps"][2]["grad_norm"] = after["steps"][0]["grad_norm"] = "inf"
-    assert rows(traces)["gradient norms"] == ("PASS", "2 values, bit for bit")
-    after["steps"][0]["grad_norm"] = 1.0
-    assert rows(traces)["gradient norms"] == ("FAIL", "value 1 of 2: 1.0 instead of inf")
-
-
-def test_without_clipping_there_are_no_norms(traces: tuple[Trace, Trace, Trace]) -> None:
-    reference, _, after = traces
-    for line in (*reference["steps"], *after["steps"]):
-        line["grad_norm"] = None
-    assert rows(traces)["gradient norms"] == ("NOT RUN", "there is none")
-    reference["steps"][2]["grad_norm"] = 1.0
-    assert rows(traces)["gradient norms"] == ("FAIL", "0 values instead of 1")
-
-
-def outcomes(traces: tuple[Trace, Trace, Trace]) -> dict[str, Outcome]:
-    reference, before, after = traces
-    after["metrics"] = {"checkpoint_load_seconds": 0.5, "restart_seconds": 3.0}
-    names = ("restore_uninterrupted", "restore_before", "restore_after")
-    return {name: Outcome("ok", 1.0, result=result) for name, result in zip(names, (reference, before, after))}  # noqa: B905 - three each
-
-
-def test_the_stage(make_run: Callable[..., Run], workers: Any, traces: tuple[Trace, Trace, Trace]) -> None:
-    workers.outcomes = outcomes(traces)
+def test_a_run_that_came_back(make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]]) -> None:
+    workers.outcomes = ended(results)
     found = restore.run(make_run("restore"))
-    assert workers.calls == [(phase, 2, True) for phase in workers.outcomes]
+    assert workers.calls == [(phase, 2, True) for phase in PHASES]
     assert (found.status, found.problem) == ("ok", None)
+    assert {row["verdict"] for row in found.details["comparison"]} == {"PASS"}
     assert found.metrics.values == {
         "num_steps": 3,
         "world_size": 2,
+        "checkpoint_bytes": 7,
+        "checkpoint_save_seconds": 0.25,
         "checkpoint_load_seconds": 0.5,
         "restart_seconds": 3.0,
-        "continued_loss": 1.25,
-        "checkpoint_bytes": 7,
         "uninterrupted_loss": 1.25,
+        "continued_loss": 1.25,
         "max_loss_difference": 0.0,
+        "identical_runs_loss_deviation": 0.0,
     }
     assert found.artifacts == {"checkpoint": "checkpoints"}
+    assert set(found.details["steps"]) == set(PHASES)
 
 
 def test_a_mismatch_is_told_by_its_first_component(
-    make_run: Callable[..., Run], workers: Any, traces: tuple[Trace, Trace, Trace]
+    make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]]
 ) -> None:
-    traces[2]["tokens_seen"] = 512
-    traces[2]["steps"][1]["loss"] = 1.5
-    workers.outcomes = outcomes(traces)
+    results["restore_after"]["steps"][1] |= {"lr": 0.2, "loss": 1.5}
+    workers.outcomes = ended(results)
     found = restore.run(make_run("restore"))
     assert found.status == "mismatch"
-    assert found.problem == Failure("token counter did not come back: 512 instead of 1024")
+    assert found.problem == Failure(
+        "learning rates after the restore: [0.1, 0.2] instead of [0.1, 0.1]", cause="also: losses after the restore"
+    )
     assert found.metrics.values["max_loss_difference"] == 0.25
 
 
+def test_a_step_that_the_loss_scaler_skipped(
+    make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]]
+) -> None:
+    """Its loss and norm are infinite: text in the result, no number in the record, and equal all the same."""
+    for phase, index in (("restore_uninterrupted", 3), ("restore_after", 1)):
+        results[phase]["steps"][index] |= {"loss": "inf", "grad_norm": "inf"}
+    workers.outcomes = ended(results)
+    found = restore.run(make_run("restore"))
+    assert (found.status, found.problem) == ("ok", None)
+    assert not {"uninterrupted_loss", "continued_loss"} & set(found.metrics.values)
+    results["restore_after"]["steps"][1] |= {"loss": 1.25, "grad_norm": None}
+    found = restore.run(make_run("restore"))
+    failed = {row["component"]: row["note"] for row in found.details["comparison"] if row["verdict"] == "FAIL"}
+    assert failed == {
+        "losses after the restore": "value 2 of 2: 1.25 instead of inf",
+        "gradient norms after the restore": "1 values instead of 2",
+    }
+
+
 def test_one_process_for_a_run_on_one_device(
-    make_run: Callable[..., Run], workers: Any, traces: tuple[Trace, Trace, Trace]
+    make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]]
 ) -> None:
-    workers.outcomes = outcomes(traces)
+    workers.outcomes = ended(results)
     restore.run(make_run("restore", {"parallelism.strategy": "single", "parallelism.nproc_per_node": 1}))
-    assert workers.calls == [(phase, 1, False) for phase in workers.outcomes]
+    assert workers.calls == [(phase, 1, False) for phase in PHASES]
 
 
-def test_a_given_checkpoint_is_only_loaded(
-    make_run: Callable[..., Run], workers: Any, traces: tuple[Trace, Trace, Trace]
+@pytest.mark.parametrize(
+    "values", [{"restore.rtol": 1e-6}, {"train.deterministic": False}], ids=lambda v: next(iter(v))
+)
+def test_noise_is_measured_where_bits_may_differ(
+    make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]], values: dict[str, Any]
 ) -> None:
-    workers.outcomes = outcomes(traces)
+    results["restore_repeated"] = copy.deepcopy(results["restore_uninterrupted"])
+    workers.outcomes = ended(results)
+    restore.run(make_run("restore", values))
+    assert [phase for phase, _, _ in workers.calls] == [PHASES[0], "restore_repeated", *PHASES[1:]]
+
+
+def test_a_given_checkpoint_is_only_loaded(make_run: MakeRun, workers: Any, results: dict[str, dict[str, Any]]) -> None:
+    results["restore_after"]["passed_over"] = ["step-3: cut short"]
+    workers.outcomes = ended(results)
     found = restore.run(make_run("restore", {"restore.path": "/ckpt"}))
     assert [phase for phase, _, _ in workers.calls] == ["restore_after"]
-    assert found.status == "ok"
+    assert (found.status, found.artifacts) == ("ok", {"checkpoint": "/ckpt/step-2"})
     assert [(row["component"], row["verdict"]) for row in found.details["comparison"]] == [
         ("checkpoint", "PASS"),
+        ("a newer checkpoint", "NOT RUN"),
         ("continuation", "NOT RUN"),
     ]
 
 
-def test_a_phase_that_fails_ends_it(make_run: Callable[..., Run], workers: Any) -> None:
+def test_a_phase_that_fails_ends_it(make_run: MakeRun, workers: Any) -> None:
     workers.outcomes["restore_uninterrupted"] = Outcome("failed", 1.0, failure=Failure("rank 1: ValueError: x"))
     found = restore.run(make_run("restore"))
     assert (found.status, found.problem) == ("failed", Failure("rank 1: ValueError: x"))
-    assert found.details["comparison"] == [{"component": "restore_uninterrupted", "verdict": "FAIL", "note": "failed"}]
+    assert found.details["comparison"] == [
+        {"component": "restore uninterrupted", "verdict": "FAIL", "note": "rank 1: ValueError: x"}
+    ]
