@@ -43,13 +43,13 @@ def check_operator(operator: Operator, *, allow_tf32: bool) -> Row:
         return Row(check, title, NOT_RUN, "draws random numbers: there is no value to compare with")
     if operator.sample is None:
         return Row(check, title, NOT_RUN, "every call is too large for a float64 copy")
-    tolerance = _tolerance(operator, allow_tf32=allow_tf32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             got = _forward(operator.overload, operator.sample)
         except Exception as error:
             return Row(check, title, FAIL, f"raises {words_of(error)}")
+        tolerance = _tolerance(operator, got, allow_tf32=allow_tf32)
         try:
             expected = _forward(reference_of(operator.overload), _as_reference(operator.sample, torch.float64))
         except Exception as error:
@@ -238,9 +238,10 @@ def _with_dtype(sample: Any, dtype: torch.dtype, *, device: torch.device | None)
     return tree_unflatten([convert(leaf) for leaf in flat], spec)
 
 
-def _tolerance(operator: Operator, *, allow_tf32: bool) -> float:
-    """That of the coarsest dtype among the arguments."""
-    dtypes = [getattr(torch, name) for name in operator.dtypes] or [torch.float32]
+def _tolerance(operator: Operator, results: Sequence[Tensor], *, allow_tf32: bool) -> float:
+    """That of the coarsest dtype among arguments and results."""
+    dtypes = [torch.float32, *(getattr(torch, name) for name in operator.dtypes)]
+    dtypes += [result.dtype for result in results if result.is_floating_point()]
     widest = max(TOLERANCES.get(dtype, 0.25) for dtype in dtypes)
     return max(widest, TF32_TOLERANCE) if allow_tf32 else widest
 

@@ -72,6 +72,12 @@ def test_what_is_right_passes_in_every_dtype(dtype: torch.dtype) -> None:
     assert "backward within" in rows["aten::mm"].note
 
 
+def test_a_cast_is_held_to_the_coarser_dtype() -> None:
+    rows = trace(lambda a: a.to(torch.bfloat16).sum().backward(), x(32, 32))
+    assert [row for row in rows.values() if row.verdict == "FAIL"] == []
+    assert rows["aten::_to_copy"].note == "1 calls a step; forward within 0.04, backward within 0.08 and by its slope"
+
+
 def test_a_wrong_gradient_is_found_by_its_slope() -> None:
     row = trace(torch.ops.pilotkit_trial.wrong_gradient, x())["pilotkit_trial::wrong_gradient"]
     assert row.verdict == "FAIL"
