@@ -51,7 +51,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "numerics",
         "Are lower precision and activation checkpointing worth it, separately?",
         "loss and gradient deviation against fp32 beside the seed-to-seed noise floor; memory saved for time added",
-        built=False,
     ),
     Chapter(
         "pilot",
@@ -89,6 +88,15 @@ CHAPTERS: tuple[Chapter, ...] = (
         "Can I show this to the person who pays?",
         "one HTML page and terminal tables; every number marked measured, estimated, projected, given or not run",
     ),
+)
+
+
+# Stages beside the chapters: asked for by name only, and no part of the verdict.
+TOOLS: tuple[tuple[str, str], ...] = (
+    ("replay", "Does a recorded run (replay.run=FOLDER) find the same again?"),
+    ("sweep_status", "Where does a submitted sweep stand? Looks, and changes nothing."),
+    ("sweep_collect", "What became of every point of a sweep? Fixes the truth of each."),
+    ("checkpoint_verify", "Is the checkpoint in restore.path whole, unchanged and safe to load? Without torch."),
 )
 
 

@@ -6,6 +6,7 @@ Called by `pilotkit.config.load`; `check_value` also by `pilotkit.config.overrid
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pilotkit.errors import Problem
 
 ATTENTION_BACKENDS = ("flash", "efficient", "cudnn", "math")
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
+RECOMPUTATION_MODES = ("none", "full", "selective")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -66,11 +68,14 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_precision(config),
         *_check_lengths(config),
         *_check_optimizer(config),
+        *_check_numerics(config),
         *_check_lock(config),
         *_check_replay(config),
         *_check_qualify(config),
         *_check_pilot(config),
+        *_check_restore(config),
         *_check_plan(config),
+        *_check_prices(config),
         *_check_loader(config),
         *check_batch(config),
     ]
@@ -162,6 +167,21 @@ def _check_optimizer(config: PilotConfig) -> list[Problem]:
     return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
 
 
+def _check_numerics(config: PilotConfig) -> list[Problem]:
+    modes = config.numerics.modes
+    known = all(name in RECOMPUTATION_MODES for name in modes) and len(set(modes)) == len(modes)
+    if known and (not modes or "none" in modes):
+        return []
+    return [
+        Problem(
+            "numerics.modes",
+            modes,
+            f"an empty list, or different names out of {', '.join(RECOMPUTATION_MODES)}, none among them",
+            "for example numerics.modes=[none,full]",
+        )
+    ]
+
+
 def _check_lock(config: PilotConfig) -> list[Problem]:
     lock, problems = config.lock, []
     if lock.mode != "write" and lock.path is None:
@@ -219,6 +239,18 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
     ]
 
 
+def _check_restore(config: PilotConfig) -> list[Problem]:
+    sizes, strategies = config.restore.world_sizes, config.restore.strategies
+    problems = []
+    if any(size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
+        allowed = "a list of different whole numbers from 1 on"
+        problems.append(Problem("restore.world_sizes", sizes, allowed, "for example restore.world_sizes=[1,2,4]"))
+    if not set(strategies) <= set(PILOT_STRATEGIES) or len(set(strategies)) != len(strategies):
+        allowed = f"a list of different names out of {', '.join(PILOT_STRATEGIES)}"
+        problems.append(Problem("restore.strategies", strategies, allowed, "for example restore.strategies=[ddp,fsdp]"))
+    return problems
+
+
 def _check_plan(config: PilotConfig) -> list[Problem]:
     from pilotkit.config.store import list_groups
 
@@ -234,6 +266,26 @@ def _check_plan(config: PilotConfig) -> list[Problem]:
             "for example plan.reservations=[7d,30d]",
         )
     ]
+
+
+def _check_prices(config: PilotConfig) -> list[Problem]:
+    problems = []
+    prices = config.prices
+    for name in ("per_gpu_hour", "per_reservation", "minimum_gpus"):
+        for key, value in getattr(prices, name).items():
+            if value is not None and value < 0:
+                problems.append(Problem(f"prices.{name}.{key}", value, "a number >= 0", "give a price of yours"))
+    if prices.as_of is not None:
+        try:
+            datetime.date.fromisoformat(prices.as_of)
+        except ValueError:
+            fix = "for example prices.as_of=2026-03-31"
+            problems.append(Problem("prices.as_of", prices.as_of, "a date, YYYY-MM-DD", fix))
+    counts = [count for count in config.plan.device_counts if count < 1]
+    if counts:
+        fix = "for example plan.device_counts=[8,16,32]"
+        problems.append(Problem("plan.device_counts", config.plan.device_counts, "a list of numbers >= 1", fix))
+    return problems
 
 
 def _check_loader(config: PilotConfig) -> list[Problem]:

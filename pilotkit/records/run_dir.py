@@ -14,6 +14,7 @@
         log.txt         everything its processes printed
         progress.jsonl  one line a finished step
         result.json     written by rank 0 when the phase is done
+        gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
 """
 
@@ -60,6 +61,10 @@ class PhaseDir:
     @property
     def result(self) -> Path:
         return self.path / "result.json"
+
+    @property
+    def gradients(self) -> Path:
+        return self.path / "gradients.pt"
 
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank}.json"

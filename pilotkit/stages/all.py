@@ -37,6 +37,7 @@ def run_all(order: Order) -> Record:
                 parent_run_id=opened.run_dir.run_id,
                 evidence=dict(records),
                 page=opened.run_dir.page,
+                provenance=order.provenance,
             )
             record = execute(chapter.stage, child)
             announce(record, order.console, with_reason=True)

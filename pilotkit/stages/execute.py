@@ -18,7 +18,7 @@ from typing import Any
 from pilotkit.config.identity import config_digest
 from pilotkit.config.load import dump
 from pilotkit.config.schema import PilotConfig
-from pilotkit.errors import ConfigError, OutputError, StageRefused
+from pilotkit.errors import ConfigError, Interrupted, OutputError, StageRefused
 from pilotkit.provenance.light import light_provenance
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Record
@@ -45,6 +45,8 @@ class Order:
     evidence: Mapping[str, Record] | None = None
     page: Path | None = None
     on_created: Callable[[RunDir], None] | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Further lines of provenance: the job and the code of a sweep's point."""
 
 
 def execute(stage: str, order: Order) -> Record:
@@ -122,7 +124,8 @@ class OpenRecord:
             words = str(error) or "Ctrl-C"
             if isinstance(error, SystemExit):  # rich's answer to a reader that went away
                 words = "a closed output: nobody reads it any more"
-            self._finish(StageResult("cancelled", problem=Failure(f"ended by {words}")), phases)
+            status = error.status if isinstance(error, Interrupted) else "cancelled"
+            self._finish(StageResult(status, problem=Failure(f"ended by {words}")), phases)
             raise
         except OSError as error:
             result = StageResult("failed", problem=Failure(_disk_words(error), traceback=traceback.format_exc()))
@@ -173,9 +176,10 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         config=dataclasses.asdict(config),
         config_digest=digest,
-        provenance=provenance,
+        provenance={**provenance, **order.provenance},
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
+        folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started, outer_log)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from pilotkit.decide.strategy import recommend_strategy
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
-from pilotkit.units import format_bytes, format_count
-
-# DDP is the simplest and the easiest to debug: sharding has to be faster by more than this to be worth it.
-WORTH_CHANGING = 0.05
 
 
 def run(run: Run) -> StageResult:
@@ -32,7 +29,12 @@ def run(run: Run) -> StageResult:
     warnings = _warnings(run, outcomes, nproc=nproc, visible=visible)
     details: dict[str, Any] = {
         "strategies": {name: _summary(outcome) for name, outcome in outcomes.items()},
-        "recommendation": recommend(metrics.values, outcomes),
+        "recommendation": recommend_strategy(
+            metrics.values,
+            {name: outcome.status for name, outcome in outcomes.items()},
+            memory_bytes=run.config.hardware.memory_bytes,
+            headroom=run.config.pilot.memory_headroom,
+        ),
         "warnings": warnings,
         "threads": run.threads,
     }
@@ -61,35 +63,6 @@ def process_count(run: Run) -> tuple[int, int]:
     return asked, visible
 
 
-def recommend(metrics: dict[str, float], outcomes: dict[str, Outcome]) -> dict[str, str | None]:
-    """The strategy to take, and why, in a sentence with its numbers."""
-    speeds = {
-        name: metrics[f"{name}_tokens_per_second"] for name, outcome in outcomes.items() if outcome.status == "ok"
-    }
-    if not speeds:
-        return {"strategy": None, "reason": "no strategy ran"}
-    fastest = max(speeds, key=lambda name: speeds[name])
-    chosen = "ddp" if speeds.get("ddp", 0.0) >= speeds[fastest] * (1 - WORTH_CHANGING) else fastest
-    others = [
-        f"{name} {format_count(speed)} tokens/s at {_peak(metrics, name)}"
-        for name, speed in speeds.items()
-        if name != chosen
-    ]
-    text = f"{chosen} makes {format_count(speeds[chosen])} tokens/s at a peak of {_peak(metrics, chosen)} a device"
-    if others:
-        text += f"; {', '.join(others)}"
-    did_not = [f"{name} did not run ({outcome.status})" for name, outcome in outcomes.items() if outcome.status != "ok"]
-    if did_not:
-        text += f"; {', '.join(did_not)}"
-    if chosen == "ddp" and fastest != "ddp":
-        text += f". The gain of {fastest} is within {WORTH_CHANGING:.0%}, which the simpler DDP is worth"
-    return {"strategy": chosen, "reason": text + "."}
-
-
-def _peak(metrics: dict[str, float], name: str) -> str:
-    return format_bytes(metrics.get(f"{name}_peak_allocated_bytes", 0.0))
-
-
 def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> Metrics:
     metrics = Metrics()
     metrics.add("given", world_size=nproc)
@@ -111,7 +84,9 @@ def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visib
 def _summary(outcome: Outcome) -> dict[str, Any]:
     note = outcome.failure.summary if outcome.failure else ""
     kept: dict[str, Any] = {
-        key: outcome.result[key] for key in ("steps", "devices", "mesh", "losses") if key in outcome.result
+        key: outcome.result[key]
+        for key in ("steps", "devices", "mesh", "losses", "communication", "dtypes")
+        if key in outcome.result
     }
     failed: dict[str, Any] = (
         {"rank": outcome.failure.rank, "traceback": outcome.failure.traceback} if outcome.failure else {}
@@ -123,7 +98,9 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
     warnings = []
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
-            found = step_warnings(outcome.result["metrics"], max_spread=run.config.measure.max_spread)
+            found = step_warnings(
+                outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
+            )
             warnings += [f"{name}: {text}" for text in found]
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")

@@ -1,4 +1,4 @@
-"""Devices from the drivers' own files, against recorded forms of them: the machine of the tests has no such device."""
+"""What of the machine belongs to a lock, read from recorded outputs and from this one."""
 
 from __future__ import annotations
 
