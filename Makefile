@@ -34,6 +34,7 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 bench: $(INSTALLED) ## Measure again what docs/performance.md claims
 	@$(BIN)/python benchmarks/bench_compose.py
 	@$(BIN)/python benchmarks/bench_records.py
+	@$(BIN)/python benchmarks/lock_trials.py
 
 clean: ## Remove build leftovers and caches
 	@rm -rf build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

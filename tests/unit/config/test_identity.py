@@ -71,5 +71,17 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
     sections = {field.name for field in dataclasses.fields(PilotConfig)}
     assert sections - set(identity_of(changed({}))) == {
         *("stage", "name", "output_dir", "reservation", "failures", "cluster", "sweep", "lock"),
-        *("prove", "measure", "numerics", "pilot", "restore", "qualify", "budget", "plan", "prices", "replay", "report"),
+        *(
+            "prove",
+            "measure",
+            "numerics",
+            "pilot",
+            "restore",
+            "qualify",
+            "budget",
+            "plan",
+            "prices",
+            "replay",
+            "report",
+        ),
     }
