@@ -3,8 +3,8 @@
     python benchmarks/lock_trials.py
 
 Works on a small project of its own: a git repository with a model and data, 300 installed distributions, a hub cache.
-Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a lock takes over 1.5 s of processor time. Used by the
-tests, which run the same trials.
+Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a lock takes over 1.5 s of processor
+time. Used by the tests, which run the same trials.
 """
 
 from __future__ import annotations

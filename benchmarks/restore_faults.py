@@ -62,6 +62,7 @@ class Trial:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self._phases: dict[str, Any] = {}
         self._saved: Path | None = None
         self.record = self._run(plant=None)

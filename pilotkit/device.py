@@ -7,6 +7,7 @@ starts a process group.
 
 from __future__ import annotations
 
+import functools
 import re
 import resource
 import warnings
@@ -266,7 +267,9 @@ def _vm_data_bytes() -> int:
     raise DeviceError("this system does not say how much memory a process holds (no VmData in /proc/self/status)")
 
 
+@functools.cache
 def _cpu() -> CpuDevice:
+    """Looked up once a process: a meter asks for the device at both edges of a step."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

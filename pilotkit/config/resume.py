@@ -16,6 +16,7 @@ from pilotkit.config.batch import batch_arithmetic
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import ConfigError, Problem
 
+BATCH_FACTORS = ("parallelism", "hardware")  # of which only the rows of an optimizer step are compared
 SECTIONS = ("model", "data", "optimizer", "scheduler", "precision", "train")
 # How fast, how often and in which pieces: the same rows go through the same arithmetic.
 FREE = (
@@ -89,15 +90,21 @@ def is_allowed(key: str, allowed: Sequence[str]) -> bool:
 
 
 def read_saved(text: str) -> PilotConfig:
-    """The configuration in a checkpoint; options that are new since take their defaults, old ones are passed over."""
+    """The sections of a checkpoint's configuration that decide the result; the others are as in the schema.
+
+    Options that are new since take their defaults, old ones are passed over: a section that did not exist when the
+    checkpoint was saved must not keep it from being loaded. Raises ConfigError on text that is no configuration.
+    """
+    config = PilotConfig(stage="restore")
     try:
         plain: Any = OmegaConf.to_container(OmegaConf.create(text))
-        schema = OmegaConf.structured(PilotConfig)
-        config = OmegaConf.to_object(OmegaConf.merge(schema, _known(plain, schema)))
+        for section in (*SECTIONS, *BATCH_FACTORS):
+            schema = OmegaConf.structured(getattr(config, section))
+            typed = OmegaConf.merge(schema, _known(plain.get(section, {}), schema))
+            setattr(config, section, OmegaConf.to_object(typed))
     except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         fix = f"the configuration in it cannot be read: {str(error).splitlines()[0]}"
         raise ConfigError([Problem("restore.path", "this checkpoint", "one that pilotkit saved", fix)]) from error
-    assert isinstance(config, PilotConfig)
     return config
 
 

@@ -24,10 +24,10 @@ STAGES = (
     "budget",
     "plan",
     "report",
-    "replay",
     "sweep_status",
     "sweep_collect",
     "checkpoint_verify",
+    "replay",
 )
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -393,6 +393,11 @@ class PilotOptions:
     """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False
     """Run on fewer processes than there are devices; the idle ones are noted in the record."""
+    script: Optional[str] = None
+    """Your own training script, run under torchrun in place of the strategies; relative to where pilotkit was started.
+    What `pilotkit.meter.StepMeter` or one of its callbacks measures in it becomes the record."""
+    args: List[str] = field(default_factory=list)
+    """Arguments of the script, handed on as they are."""
     timeout_seconds: float = option(3600.0, gt=0)
     """End a strategy that runs longer than this, seconds."""
 
@@ -408,6 +413,10 @@ class RestoreOptions:
     where pilotkit was started."""
     allow_changes: List[str] = field(default_factory=list)
     """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    export: bool = False
+    """Write the restored weights as safetensors and have a program that knows nothing of pilotkit read them."""
+    export_rtol: float = option(1e-5, ge=0)
+    """Relative tolerance of the evaluation loss of that program's plain model."""
     world_sizes: List[int] = field(default_factory=list)
     """Numbers of ranks: saved on each and restored on each, for example [1,2,4]. Empty: not tried."""
     strategies: List[str] = field(default_factory=list)
@@ -460,10 +469,6 @@ class BudgetOptions:
     """Folder that results are brought to: a checkpoint is copied there, compared by SHA-256, and removed."""
     max_read_bytes: int = option(2_000_000_000, ge=1)
     """Of a local source no more than this is read to time it; the rest is taken as equally fast. Bytes."""
-    measure_supply: bool = True
-    """Run the data loader alone to see how many devices it can feed."""
-    num_supply_batches: int = option(50, ge=2)
-    """Micro-batches of that measurement."""
 
 
 @dataclass
@@ -594,6 +599,6 @@ class PilotConfig:
     qualify: QualifyOptions = field(default_factory=QualifyOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     plan: PlanOptions = field(default_factory=PlanOptions)
-    replay: ReplayOptions = field(default_factory=ReplayOptions)
     prices: PricesOptions = field(default_factory=PricesOptions)
+    replay: ReplayOptions = field(default_factory=ReplayOptions)
     report: ReportOptions = field(default_factory=ReportOptions)

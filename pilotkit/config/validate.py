@@ -10,6 +10,7 @@ import datetime
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pilotkit.config.batch import check_batch
@@ -73,6 +74,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_replay(config),
         *_check_qualify(config),
         *_check_pilot(config),
+        *_check_script(config),
         *_check_restore(config),
         *_check_plan(config),
         *_check_prices(config),
@@ -237,6 +239,17 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
             "for example pilot.strategies=[ddp,fsdp]",
         )
     ]
+
+
+def _check_script(config: PilotConfig) -> list[Problem]:
+    script, args = config.pilot.script, config.pilot.args
+    if script is None:
+        fix = "name the script they are for with pilot.script=..."
+        return [Problem("pilot.args", args, "nothing without pilot.script", fix, ("pilot.script",))] if args else []
+    if Path(script).is_file():
+        return []
+    fix = "give its path from where pilotkit is started"
+    return [Problem("pilot.script", script, "a Python file that exists", fix)]
 
 
 def _check_restore(config: PilotConfig) -> list[Problem]:

@@ -109,7 +109,8 @@ def _judge(
 def _hardware_reason(
     option: Option, *, baseline: Option | None, options: Sequence[Option], quantity: str, currency: str
 ) -> str:
-    too_small = [other for other in options if other.fit.answer == "does not fit" and other.hardware != option.hardware]
+    fitting = {other.hardware for other in options if other.fit.answer != "does not fit"}
+    too_small = [other for other in options if other.hardware not in fitting]
     if option.hardware == "h200" and too_small:
         names = ", ".join(dict.fromkeys(other.hardware for other in too_small))
         return f"memory is what the others lack ({names}: {too_small[0].fit.sentence})"
@@ -123,8 +124,8 @@ def _hardware_reason(
     if option.hardware == "h200" and option.micro_batch_size > baseline.micro_batch_size:
         return f"its micro-batch of {option.micro_batch_size} against {baseline.micro_batch_size} {paid}"
     if option.hardware == "h100":
-        if option.precision in HOPPER_PRECISIONS and option.origin == "measured":
-            return f"the measured {option.precision} {paid}"
+        if option.precision in HOPPER_PRECISIONS:
+            return f"the {option.origin} {option.precision} {paid}"
         return f"without a measured Hopper path (fp8, attention kernel) its plain speed {paid}"
     return f"its speed {paid}"
 

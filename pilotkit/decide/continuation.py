@@ -41,7 +41,7 @@ def compare(uninterrupted: Phase, before: Phase, after: Phase, *, rtol: float, r
 def noise_of(uninterrupted: Phase, before: Phase, repeated: Phase | None) -> float:
     """Largest relative difference of a loss between two runs that were asked to be the same."""
     other = repeated if repeated is not None else before
-    return _largest_relative(_values(uninterrupted["steps"], "loss"), _values(other["steps"], "loss"))
+    return _largest_relative(_numbers(uninterrupted["steps"], "loss"), _numbers(other["steps"], "loss"))
 
 
 def identical_runs(uninterrupted: Phase, before: Phase, *, noise: float, rtol: float) -> Row:
@@ -63,7 +63,8 @@ def restored_state(before: Phase, after: Phase) -> list[Row]:
     rows = []
     for component in COMPONENTS:
         saved, restored = before["seam"][component], after["seam"][component]
-        rows.append(_parts_row(component, saved, restored, what="restored"))
+        if _has_parts(saved, restored):
+            rows.append(_parts_row(component, saved, restored, what="restored"))
     rows.append(_equal("next batches", before["next_batches"], after["next_batches"], what="restored"))
     return rows
 
@@ -76,14 +77,16 @@ def end_state(uninterrupted: Phase, after: Phase, *, rtol: float, noise: float) 
         _equal("step numbers", _values(resumed, "step"), _values(continued, "step")),
         _equal("rows of data", _values(resumed, "row_ids"), _values(continued, "row_ids")),
         _equal("learning rates", _values(resumed, "lr"), _values(continued, "lr")),
-        _close("losses", _values(resumed, "loss"), _values(continued, "loss"), rtol=rtol, noise=noise),
-        _close("gradient norms", _norms(resumed), _norms(continued), rtol=rtol, noise=noise),
+        _close("losses", _numbers(resumed, "loss"), _numbers(continued, "loss"), rtol=rtol, noise=noise),
+        _close(
+            "gradient norms", _numbers(resumed, "grad_norm"), _numbers(continued, "grad_norm"), rtol=rtol, noise=noise
+        ),
     ]
     for component in COMPONENTS:
         expected, found = uninterrupted["end"][component], after["end"][component]
         if rtol > 0 and component in SPREADING and expected != found:
             rows.append(_near(component, uninterrupted, after, rtol=rtol))
-        else:
+        elif _has_parts(expected, found):
             rows.append(_parts_row(component, expected, found, what="at the end"))
     evaluation = [uninterrupted["eval_loss"]], [after["eval_loss"]]
     return [*rows, _close("evaluation", *evaluation, rtol=rtol, noise=noise)]
@@ -91,9 +94,9 @@ def end_state(uninterrupted: Phase, after: Phase, *, rtol: float, noise: float) 
 
 def largest_loss_difference(uninterrupted: Phase, after: Phase) -> float:
     """Absolute, over the steps that both runs made after the save."""
-    continued = _values(after["steps"], "loss")
-    pairs = zip(_values(uninterrupted["steps"], "loss")[-len(continued) :], continued, strict=True)
-    return max(0.0 if one == other else abs(float(one) - float(other)) for one, other in pairs)
+    continued = _numbers(after["steps"], "loss")
+    pairs = zip(_numbers(uninterrupted["steps"], "loss")[-len(continued) :], continued, strict=True)
+    return max(0.0 if one == other else abs(one - other) for one, other in pairs)
 
 
 def relative_distance(first: Sequence[float], second: Sequence[float]) -> float:
@@ -128,9 +131,12 @@ def _parts_row(component: str, expected: Mapping[str, Any], found: Mapping[str, 
     name = f"{component} {what}"
     if differing:
         return _row(name, "FAIL", f"{len(differing)} of {num_parts} parts differ, first {differing[0]}")
-    if not num_parts:
-        return _row(name, "PASS", "there is none, on both sides")
     return _row(name, "PASS", f"{num_parts} parts, bit for bit")
+
+
+def _has_parts(*states: Mapping[str, Any]) -> bool:
+    """A run without a loss scale has no row about one."""
+    return any(parts for state in states for parts in state.values())
 
 
 def _differing(first: Mapping[str, Any], second: Mapping[str, Any], *, components: Sequence[str]) -> list[str]:
@@ -160,7 +166,9 @@ def _equal(component: str, expected: Any, found: Any, *, what: str = "after the 
 
 def _close(component: str, expected: Sequence[float], found: Sequence[float], *, rtol: float, noise: float) -> Row:
     name = f"{component} after the restore"
-    if not expected and not found:
+    if len(expected) != len(found):
+        return _row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
+    if not expected:
         return _row(name, "PASS", "there is none, on both sides")
     if len(expected) != len(found):
         return _row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
@@ -187,8 +195,9 @@ def _values(steps: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return [float(step[name]) if isinstance(step[name], str) else step[name] for step in steps]
 
 
-def _norms(steps: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [value for value in _values(steps, "grad_norm") if value is not None]
+def _numbers(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """What is not finite came as text, which float() reads; what a run does not have is None."""
+    return [float(step[name]) for step in steps if step[name] is not None]
 
 
 def _shortened(value: Any) -> str:

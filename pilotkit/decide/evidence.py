@@ -67,8 +67,8 @@ def _not_ok(record: Record) -> Finding:
     verb = {
         "prove": "One complete step was not proved",
         "measure": "The step could not be measured",
-        "qualify": "The software stack was tried as one set",
         "numerics": "Precision and recomputation could not be judged",
+        "qualify": "The software stack was tried as one set",
         "restore": "Training did not continue as if it had never stopped",
     }[record.stage]
     return Finding("against", f"{verb}: {summary} {where}.")

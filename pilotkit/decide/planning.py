@@ -20,7 +20,7 @@ from pilotkit.decide.remedies import Remedy, remedies
 from pilotkit.decide.reservation import ReservationOutcome
 from pilotkit.decide.scaling import FIXED_DEVICE_BATCH, FIXED_GLOBAL_BATCH, Limits, fit
 from pilotkit.decide.sensitivity import WhatIf, what_if
-from pilotkit.decide.study import Candidate, scaling_points
+from pilotkit.decide.study import Candidate, is_sibling, scaling_points
 from pilotkit.decide.workload import Assumptions
 
 MAX_PLOTTED = 40
@@ -86,7 +86,7 @@ def make_plan(candidates: Sequence[Candidate], *, question: Question) -> Plan:
     evaluated = [
         _evaluate(candidate, count, scaling, question)
         for candidate, scaling in zip(candidates, scalings, strict=True)
-        for count in dict.fromkeys((candidate.num_devices, *question.device_counts))
+        for count in _counts(candidate, candidates, question)
     ]
     first = evaluated[0]
     choice = choose([item.option for item in evaluated], currency=question.prices.currency)
@@ -99,6 +99,22 @@ def make_plan(candidates: Sequence[Candidate], *, question: Question) -> Plan:
         remedies=_remedies(first, chosen, scalings[0], question),
         num_nodes=chosen.num_nodes,
     )
+
+
+def _counts(candidate: Candidate, study: Sequence[Candidate], question: Question) -> list[int]:
+    """The candidate's own number of devices, and those of the question for which no sibling stands nearer."""
+    siblings = [other for other in study if other is candidate or is_sibling(candidate, other)]
+    further = [
+        count
+        for count in question.device_counts
+        if min(siblings, key=lambda other: _distance(other.num_devices, count)) is candidate
+    ]
+    return list(dict.fromkeys((candidate.num_devices, *further)))
+
+
+def _distance(num_devices: int, count: int) -> tuple[float, int]:
+    """How far a number of devices is from another one, as a ratio; the larger one of two is nearer."""
+    return max(num_devices / count, count / num_devices), -num_devices
 
 
 def limits_of(candidate: Candidate, *, question: Question) -> Limits:

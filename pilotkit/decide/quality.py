@@ -11,18 +11,30 @@ from typing import Any
 from pilotkit.records.record import Record
 from pilotkit.units import HOUR
 
+MIN_STEPS = 10
+"""Fewer say nothing about how fast a loss falls."""
+
 
 def quality_rows(records: Mapping[str, Record]) -> list[dict[str, Any]]:
     """One row an evaluation: stage, tokens seen, GPU-hours until then, loss, and the loss gained a GPU-hour.
 
-    `loss_per_gpu_hour` is (first loss - this loss) / GPU-hours of the steps up to it: None where they are not known.
+    `loss_per_gpu_hour` is (first loss - this loss) / GPU-hours of the steps up to it: None where they are not known,
+    and where a handful of steps says nothing.
     """
     rows = []
     prove = records.get("prove")
     if prove is not None and {"eval_loss", "first_loss", "num_steps"} <= prove.metrics.keys():
         step = _step_seconds(records)
         gpu_hours = None if step is None else prove.metrics["num_steps"] * step / HOUR
-        rows.append(_row(prove, prove.metrics["eval_loss"], prove.metrics["first_loss"], gpu_hours))
+        rows.append(
+            _row(
+                prove,
+                prove.metrics["eval_loss"],
+                prove.metrics["first_loss"],
+                gpu_hours,
+                num_steps=prove.metrics["num_steps"],
+            )
+        )
     for record in records.values():
         for found in record.details.get("evaluations") or ():
             first = found.get("first_loss", record.metrics.get("first_loss"))
@@ -32,9 +44,16 @@ def quality_rows(records: Mapping[str, Record]) -> list[dict[str, Any]]:
 
 
 def _row(
-    record: Record, loss: float, first: float | None, gpu_hours: float | None, *, tokens: float | None = None
+    record: Record,
+    loss: float,
+    first: float | None,
+    gpu_hours: float | None,
+    *,
+    tokens: float | None = None,
+    num_steps: float | None = None,
 ) -> dict[str, Any]:
-    gained = None if first is None or not gpu_hours else (first - loss) / gpu_hours
+    enough = num_steps is None or num_steps >= MIN_STEPS
+    gained = (first - loss) / gpu_hours if first is not None and gpu_hours and enough else None
     return {
         "stage": record.stage,
         "run_id": record.run_id,

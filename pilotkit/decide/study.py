@@ -110,7 +110,10 @@ def candidates_of(records: Sequence[Record], *, like: Mapping[str, Any], digest:
 def training_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a configuration that two options of one study must share."""
     train = config.get("train") or {}
+    # The processor stands in for an accelerator while a run is prepared; it is no option beside one.
+    on_cpu = (config.get("hardware") or {}).get("device_type") == "cpu"
     return {
+        "on_cpu": on_cpu,
         **{name: config.get(name) for name in SAME_TRAINING},
         **{name: train.get(name) for name in SAME_RUN},
     }

@@ -19,6 +19,8 @@ from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
 EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "qualify", "budget")
+STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "qualify", "prove", "lock")
+"""What a reader who pays asks for first."""
 NOT_BUILT = "not built in this version"
 
 
@@ -90,10 +92,10 @@ def decide_verdict(
     for stage in EVIDENCE:
         if stage == "pilot" and strategy == "single":
             continue  # one device has no communication to pilot
-        if stage == "qualify" and hardware == "cpu" and stage not in records:
-            continue  # nobody reserves this machine: its stack is tried where somebody asks for it
         if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
             continue  # nothing was chosen that could be wrong
+        if stage == "qualify" and hardware == "cpu" and stage not in records:
+            continue  # nobody reserves this machine: its stack is tried where somebody asks for it
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
@@ -209,10 +211,12 @@ def _needs(outcome: ReservationOutcome) -> str:
 
 
 def _conclude(found: Mapping[str, Finding], *, missing: list[Missing], evidence: dict[str, str]) -> Verdict:
-    against = [finding.text for finding in found.values() if finding.weight == "against"]
+    ordered = [found[name] for name in STRONGEST_FIRST if name in found]
+    against = [finding.text for finding in ordered if finding.weight == "against"]
     if against:
         return Verdict(NO_GO, against, missing, evidence)
-    supporting = [text for finding in found.values() for text in (finding.text, *finding.notes)]
+    # What was found, strongest first; then what stands beside it.
+    supporting = [finding.text for finding in ordered] + [note for finding in ordered for note in finding.notes]
     if not missing:
         return Verdict(GO, supporting, missing, evidence)
     count = len(missing)

@@ -50,7 +50,8 @@ def shape_of(config: PilotConfig, *, launcher: Mapping[str, Any]) -> Shape:
     cluster = config.cluster
     parameters: dict[str, Any] = {
         "time": time_minutes(config),
-        "nodes": num_nodes(config),
+        # Every stage runs on one node; a pilot says in its record that the network between nodes was not measured.
+        "nodes": 1,
         "ntasks_per_node": 1,
         "cpus_per_task": cluster.cpus_per_task or processes_per_node(config) * (1 + config.data.num_workers),
         "gres": gres_of(config),
@@ -127,11 +128,6 @@ def processes_per_node(config: PilotConfig) -> int:
     if config.stage in (*READERS, *ONE_DEVICE):
         return 1
     return config.parallelism.nproc_per_node or config.hardware.device_count
-
-
-def num_nodes(config: PilotConfig) -> int:
-    """Nodes of one job. Only a pilot spans nodes."""
-    return config.parallelism.num_nodes if config.stage == "pilot" else 1
 
 
 def gres_of(config: PilotConfig) -> str | None:

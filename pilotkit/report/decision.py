@@ -41,6 +41,23 @@ def arrange_plan(section: Section, record: Record, page_dir: Path) -> set[str]:
     return {"run_hours", "target_hours", *(name for name in record.metrics if name.startswith("probability_"))}
 
 
+def headline(details: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a reader looks for in the first half minute: hardware, how many, how long, how sure, how much."""
+    best = details.get("recommended")
+    if not best:
+        return []
+    cost = best.get("cost")
+    priced = "no price given" if cost is None else _money(cost, str(details.get("currency") or ""))
+    return [
+        ("hardware", str(best["hardware"])),
+        ("devices", str(best["num_devices"])),
+        ("reservation", f"{best['days']:g} days"),
+        ("likeliest run", _hours(best["run_hours"])),
+        ("probability to be done", f"{best['probability']:.2f}"),
+        ("cost", priced),
+    ]
+
+
 def lead_of(details: Mapping[str, Any]) -> str:
     """The recommendation in one sentence: which hardware, how many, how long, how sure, how much."""
     best = details.get("recommended")

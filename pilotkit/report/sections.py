@@ -6,9 +6,8 @@ way to its record. What a record lacks is left out or called not run, never fill
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
@@ -17,9 +16,11 @@ from pilotkit.report.decision import arrange_plan
 from pilotkit.report.memory import arrange_memory
 from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
+from pilotkit.report.pipeline import arrange_budget
+from pilotkit.report.qualify import arrange_qualify
 from pilotkit.report.strategies import arrange_pilot
 from pilotkit.report.values import record_href, status_words, value_of
-from pilotkit.report.view import Cell, Figure, Section, TableView, tone_of
+from pilotkit.report.view import Figure, Section, tone_of
 from pilotkit.units import format_seconds
 
 NOT_RUN = "not run"
@@ -112,62 +113,6 @@ def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
     return set()
 
 
-def _qualify(section: Section, record: Record, page_dir: Path) -> set[str]:
-    """What failed first, then what was not compared; what passed is counted, not listed."""
-    card: list[Mapping[str, Any]] = record.details.get("card") or []
-    if record.details.get("verdict"):
-        digest = str(record.details.get("set_digest", ""))[:12]
-        section.lead = f"This set ({digest}) is {record.details['verdict']}."
-    order = {"FAIL": 0, "NOT RUN": 1, "PASS": 2}
-    rows = [
-        [
-            Cell(str(item["check"])),
-            Cell(str(item["subject"])),
-            Cell(str(item["verdict"]), tone=tone_of(str(item["verdict"]))),
-            Cell(str(item["note"]), tone="quiet"),
-        ]
-        for item in sorted(card, key=lambda item: order.get(str(item["verdict"]), 3))
-        if item["verdict"] != "PASS" or item["check"] != "operator"
-    ]
-    if rows:
-        section.tables.append(TableView(["check", "of", "verdict", "note"], rows))
-    members: Mapping[str, Any] = record.details.get("set") or {}
-    shown = [(name, value) for name, value in members.items() if isinstance(value, str)]
-    if shown:
-        section.tables.append(TableView(["member of the set", "what"], [[Cell(n), Cell(v)] for n, v in shown]))
-    return set()
-
-
-def _budget(section: Section, record: Record, page_dir: Path) -> set[str]:
-    ledger: list[Mapping[str, Any]] = record.details.get("ledger") or []
-    href = record_href(record, page_dir=page_dir)
-    # The steps keep the colour of data everywhere else on the page; the parts around them take the others in turn.
-    names = ["steps", *(str(line["part"]) for line in _added(ledger) if line["part"] != "steps")]
-    colours = {name: number % plots.NUM_COLOURS for number, name in enumerate(names)}
-    parts = [(str(line["part"]), float(line["seconds"]), colours[str(line["part"])]) for line in _added(ledger)]
-    origin = "projected"
-    if parts:
-        section.figures.append(Figure("The whole run", plots.stacked_bar(parts, label="The whole run"), origin, href))
-        rest = [part for part in parts if part[0] != "steps"]
-        if sum(seconds for _, seconds, _ in rest) > 0:
-            plot = plots.stacked_bar(rest, label="Everything but the steps")
-            section.figures.append(Figure("Everything but the steps, enlarged", plot, origin, href))
-    rows = []
-    for line in ledger:
-        seconds = line["seconds"]
-        part = str(line["part"])
-        time = Cell("not known" if seconds is None else format_seconds(seconds), str(line["origin"]), href)
-        name = part if not line.get("included_in") else f"{part} (within {line['included_in']})"
-        rows.append([Cell(name, swatch=colours.get(part)), time, Cell(str(line["how"]), tone="quiet")])
-    section.tables.append(TableView(["part", "time", "how"], rows))
-    return set()
-
-
-def _added(ledger: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Lines with a known time that is not within another line's."""
-    return [line for line in ledger if line["seconds"] is not None and not line.get("included_in")]
-
-
 _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
     "prove": _prove,
@@ -175,7 +120,7 @@ _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "numerics": arrange_numerics,
     "pilot": arrange_pilot,
     "restore": _restore,
-    "qualify": _qualify,
-    "budget": _budget,
+    "qualify": arrange_qualify,
+    "budget": arrange_budget,
     "plan": arrange_plan,
 }

@@ -18,6 +18,7 @@ from pilotkit.decide.choice import Choice
 from pilotkit.decide.verdict import Verdict
 from pilotkit.records.record import Record
 from pilotkit.report.values import format_value, status_words
+from pilotkit.units import HOUR, format_seconds
 
 PLAIN_WIDTH = 160
 _STYLES = {
@@ -60,6 +61,9 @@ def stage_table(records: Iterable[Record]) -> Table:
 
 def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
     """One row a point. `varying` are the dotted configuration keys that differ; what a point lacks is a dash."""
+    records = list(records)
+    if records and all(record.stage == "plan" for record in records):
+        return _plan_sweep(records, varying=varying)
     table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
     for record in records:
         keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
@@ -67,6 +71,27 @@ def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
         step = _metric(record, "step_seconds")
         throughput = _metric(record, "tokens_per_second").removesuffix("/s")
         table.add_row(_status(record.status), *keys, memory, step, throughput, Text(_note(record)))
+    return table
+
+
+def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
+    """One row a plan: its verdict, and how likely and how dear the reservation is that it was asked about."""
+    table = _table("verdict", *varying, ">probability", ">likeliest", ">with buffer", ">cost", "note")
+    for record in records:
+        details = record.details
+        asked = lookup(record.config, "reservation.name")
+        found = next((item for item in details.get("reservations") or () if item["name"] == asked), None)
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
+        cells = ["-"] * 4
+        if found is not None:
+            hours = (found["run_hours"], found["target_hours"])
+            times = ["never" if value is None else format_seconds(value * HOUR) for value in hours]
+            cost = "-" if found["cost"] is None else f"{found['cost']:,.2f} {details.get('currency') or ''}".strip()
+            cells = [f"{found['probability']:.2f}", *times, cost]
+        verdict = details.get("verdict") or {}
+        lacking = len(verdict.get("missing") or ())
+        note = _note(record) or (f"missing evidence: {lacking}" if lacking else "")
+        table.add_row(_status(str(verdict.get("verdict") or record.status)), *keys, *cells, Text(note))
     return table
 
 

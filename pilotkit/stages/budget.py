@@ -1,6 +1,6 @@
 """Stage `budget`: what does everything around the step cost? A ledger over the records that are there.
 
-Measures what no other stage does: reading a local source, copying a checkpoint out, the loaders without a model.
+Measures what no other stage does: reading a local source, and copying a checkpoint out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(run: Run) -> StageResult:
         "ledger": ledger.to_details(),
         "unknown": ledger.unknown,
         "interval": _interval(run, ledger, metrics),
-        "supply": None if problem else supply(run, metrics, notes),
+        "supply": supply(run, metrics),
         "quality": quality_rows(run.evidence),
         "threads": threads,
         "warnings": [*warnings, *notes],

@@ -1,6 +1,6 @@
 """What stage `budget` finds out about the loaders: their cores, their shared memory, and how many devices they feed.
 
-Called by that stage alone. Starts the loaders without a model, in a worker as everything else.
+Called by that stage alone. Starts nothing: stage `measure` has run the loader without a model.
 """
 
 from __future__ import annotations
@@ -10,36 +10,27 @@ from typing import Any
 
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes, usable_cpus
 from pilotkit.decide.supply import supply_of
-from pilotkit.errors import StageRefused
 from pilotkit.launch.environment import worker_environment
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run
 from pilotkit.units import format_bytes
 
 
-def supply(run: Run, metrics: Metrics, notes: list[str]) -> dict[str, Any] | None:
-    """The loaders of one rank alone, against what a device takes. Not where the device itself is missing."""
-    if not run.config.budget.measure_supply:
+def supply(run: Run, metrics: Metrics) -> dict[str, Any] | None:
+    """What the loaders of a node deliver against what its devices take; None where nothing was measured.
+
+    Stage `measure` ran one rank's loader alone; the ranks of a node each have one, and an equal share of its cores.
+    """
+    measure = run.evidence.get("measure")
+    found = measure.metrics if measure is not None else {}
+    if not {"loader_tokens_per_second", "step_seconds", "tokens_per_step"} <= found.keys():
         return None
-    try:
-        run.devices()
-    except StageRefused as error:
-        notes.append(f"data supply was not measured: {error}")
-        return None
-    outcome = run.work("budget_supply")
-    if outcome.status != "ok":
-        notes.append(f"data supply was not measured: {outcome.failure.summary if outcome.failure else outcome.status}")
-        return None
-    found = outcome.result["metrics"]
-    names = ("loader_tokens_per_second", "loader_batch_seconds", "loader_batch_p95_seconds")
-    metrics.add("measured", {name: found[name] for name in names})
     nproc = run.arithmetic.nproc_per_node
     per_node = found["loader_tokens_per_second"] * nproc
-    metrics.add("projected", supply_tokens_per_second=per_node)
-    demand = _demand(run)
-    if demand is None:
-        return {"per_node": per_node}
+    # A device that never waits takes this much.
+    demand = found["tokens_per_step"] / max(found["step_seconds"] - found.get("data_wait_seconds", 0.0), 1e-9)
     fed = supply_of(per_node=per_node, demand_per_device=demand, devices_per_node=nproc)
+    metrics.add("projected", supply_tokens_per_second=per_node)
     metrics.add("measured", demand_tokens_per_second=demand)
     return {
         "per_node": per_node,
@@ -47,15 +38,6 @@ def supply(run: Run, metrics: Metrics, notes: list[str]) -> dict[str, Any] | Non
         "max_devices_per_node": fed.max_devices_per_node,
         "sentence": fed.sentence,
     }
-
-
-def _demand(run: Run) -> float | None:
-    """Tokens per second of one device that never waits for data."""
-    measure = run.evidence.get("measure")
-    if measure is None or not {"step_seconds", "tokens_per_step"} <= measure.metrics.keys():
-        return None
-    busy = measure.metrics["step_seconds"] - measure.metrics.get("data_wait_seconds", 0.0)
-    return measure.metrics["tokens_per_step"] / busy if busy > 0 else None
 
 
 def loader_cores(run: Run) -> tuple[dict[str, object], list[str]]:

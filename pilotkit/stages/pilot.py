@@ -12,10 +12,14 @@ from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
 
+SCRIPT = "script"
+
 
 def run(run: Run) -> StageResult:
     """One process first, then each strategy on every device; a strategy that fails does not stop the others."""
     nproc, visible = process_count(run)
+    if run.config.pilot.script is not None:
+        return _script(run, nproc=nproc, visible=visible)
     single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds)
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
@@ -48,6 +52,36 @@ def run(run: Run) -> StageResult:
     result = not_ok(run, worst, details=details)
     problem = result.problem or Failure(f"{name}: {worst.status}")
     return StageResult(worst.status, metrics, details, problem=problem)
+
+
+def _script(run: Run, *, nproc: int, visible: int) -> StageResult:
+    """The user's own script in place of the strategies: it says itself what it does with its ranks."""
+    outcome = run.work_script(nproc=nproc, timeout_seconds=run.config.pilot.timeout_seconds)
+    if outcome.status != "ok":
+        return not_ok(run, outcome, details={"strategies": {SCRIPT: _summary(outcome)}})
+    meters: list[dict[str, Any]] = outcome.result["meters"]
+    first = meters[0]
+    found = dict(first["metrics"])
+    if "step_seconds" not in found:
+        problem = Failure("the script's meter counted no step", cause="; ".join(first["notes"]))
+        return StageResult("failed", details={"threads": run.threads}, problem=problem)
+    for name in (name for name in found if name.startswith("peak_") or name == "num_alloc_retries"):
+        found[name] = max(meter["metrics"].get(name, 0.0) for meter in meters)
+    metrics = Metrics()
+    metrics.add("given", world_size=nproc)
+    metrics.add("measured", visible_devices=visible, idle_devices=visible - nproc)
+    prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
+    metrics.values.update(prefixed.values)
+    metrics.origins.update(prefixed.origins)
+    time = {"settled": first["settled"], "recompilations": [], "compile_limits": []}
+    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=time) + list(first["notes"])
+    if len(meters) < nproc:
+        warnings.append(f"{len(meters)} of {nproc} ranks left a measurement")
+    for warning in warnings:
+        run.console.line(f"  note: {warning}")
+    strategy = {"status": "ok", "note": "", "steps": first["step_seconds"], "devices": [m["device"] for m in meters]}
+    details = {"strategies": {SCRIPT: strategy}, "warnings": warnings, "threads": run.threads}
+    return StageResult("ok", metrics, details)
 
 
 def process_count(run: Run) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pilotkit.config.shapes import Pair, shape_pairs
@@ -12,6 +13,7 @@ from pilotkit.decide.shapes import compare_shapes
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
+from pilotkit.launch.reader import read_export
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 
@@ -49,6 +51,7 @@ def run(run: Run) -> StageResult:
         "threads": run.threads,
         "steps": {phase: result["steps"] for phase, result in results.items()},
     }
+    rows += _independent_reading(run, after)
     rows += _other_shapes(run)
     artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
     return _judged(rows, metrics, details, artifacts)
@@ -66,10 +69,22 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
     metrics.add("measured", after["metrics"], continued_loss=float(after["steps"][-1]["loss"]))
     loads = f"{after['restored_from']} loads at step {after['restored_step']}, and training goes on from there"
     rows = [_row("checkpoint", "PASS", loads)]
-    rows += [_row("a newer checkpoint", "FAIL", f"passed over: {text}") for text in after["passed_over"]]
+    rows += [
+        _row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}") for text in after["passed_over"]
+    ]
     rows.append(_row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
+    rows += _independent_reading(run, after)
     details = {"comparison": rows, "threads": run.threads, "steps": {"restore_after": after["steps"]}}
-    return StageResult("ok", metrics, details, {"checkpoint": after["restored_from"]})
+    return _judged(rows, metrics, details, {"checkpoint": after["restored_from"]})
+
+
+def _independent_reading(run: Run, after: dict[str, Any]) -> list[Row]:
+    """The export, read by a program that has none of our code; nothing where none was asked for."""
+    if not after.get("export"):
+        return []
+    run.console.line(f"  reading {after['export']} without pilotkit")
+    checkpoint = Path(after["restored_from"])
+    return read_export(Path(after["export"]), checkpoint=checkpoint, rtol=run.config.restore.export_rtol)
 
 
 def _other_shapes(run: Run) -> list[Row]:

@@ -42,7 +42,7 @@ def _record(folder: Path) -> dict[str, Any]:
 def test_mixed_precision_is_accepted_and_recomputation_is_equal_with_dropout(
     pilotkit_cli: PilotkitCli, tmp_path: Path
 ) -> None:
-    result = pilotkit_cli("stage=numerics", "precision=bf16_mixed", *TINY)
+    result = pilotkit_cli("stage=numerics", "precision=bf16_mixed", *TINY, timeout=280)
     assert result.returncode == 0, result.stderr
     record = _record(tmp_path)
     details, metrics = record["details"], record["metrics"]
@@ -63,7 +63,7 @@ def test_an_overflow_names_its_module(pilotkit_cli: PilotkitCli, tmp_path: Path)
     (tmp_path / "poisoned.py").write_text(NAN_MODEL)
     result = pilotkit_cli(
         "stage=numerics", "precision=fp16_mixed", "model=custom", "model.factory=poisoned:build",
-        "train.seq_len=32", "numerics.modes=[]", "numerics.num_steps=20",
+        "train.seq_len=32", "numerics.modes=[]", "numerics.num_steps=20", timeout=280,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     details = _record(tmp_path)["details"]

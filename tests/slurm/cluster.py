@@ -67,12 +67,14 @@ class Cluster:
 
     folder: Path
     nodes: Sequence[str] = ("h100-1", "a100-1", "cpu-1", "cpu-2")
-    port: int = 17000
+    port: int = field(default_factory=lambda: free_ports(10))
+    """The controller's; the nodes' follow it and accounting's is the one before."""
     max_array_size: int = 1001
     min_job_age: int = 86400
     grace_seconds: int = 20
     has_accounting: bool = False
     _daemons: dict[str, list[int]] = field(default_factory=dict)
+    _database: subprocess.Popen[bytes] | None = None
 
     @property
     def env(self) -> dict[str, str]:
@@ -102,6 +104,8 @@ class Cluster:
                     self._until(lambda: not self.run("squeue", "-h", "-t", "R,CG,CF").stdout, "jobs to end", seconds=15)
         for name in [f"slurmd.{node}" for node in self.nodes] + ["slurmctld", "slurmdbd", "mariadbd", "munged"]:
             self._end(name)
+        if self._database is not None:
+            self._database.wait(timeout=20)
         for process in self._strays():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -224,14 +228,14 @@ class Cluster:
             capture_output=True,
         )
         with open(folder / "log" / "mariadbd.out", "wb") as log:
-            database = subprocess.Popen(
+            self._database = subprocess.Popen(
                 [_program("mariadbd"), defaults],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._daemons["mariadbd"] = [database.pid]
+        self._daemons["mariadbd"] = [self._database.pid]
         ask = ["mariadb", "--no-defaults", "-S", f"{run}/mariadb.sock", "-e", "select 1"]
         self._until(lambda: subprocess.run(ask, capture_output=True).returncode == 0, "MariaDB", seconds=30)
         configuration = folder / "etc" / "slurmdbd.conf"
@@ -281,8 +285,6 @@ class Cluster:
                     process.kill()
                 for child in psutil.wait_procs(children, timeout=3)[1]:
                     child.kill()
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
         (self.folder / "run" / f"{name}.pid").unlink(missing_ok=True)
 
     def _strays(self) -> list[psutil.Process]:
@@ -307,6 +309,19 @@ class Cluster:
                 tail = log.read_text()[-2000:] if log.exists() else ""
                 raise RuntimeError(f"waited {seconds} s for {what}\n{tail}")
             time.sleep(0.05)
+
+
+def free_ports(count: int) -> int:
+    """The second of `count` ports in a row that nobody listens on: two clusters may run at the same time."""
+    for first in range(17000 + 20 * (os.getpid() % 400), 32000, 20):
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("", port))
+            except OSError:
+                continue
+            return first + 1
+    raise RuntimeError("no free ports")
 
 
 def missing_programs(*, accounting: bool = False) -> list[str]:

@@ -140,7 +140,9 @@ class Lab:
             truths = self.truths(sweep)
             if done([status for status, _ in truths]):
                 return truths
-            assert time.monotonic() < end, f"after {seconds} s: {truths}"
+            if time.monotonic() > end:
+                log = (self.cluster.folder / "log" / "slurmctld.log").read_text()
+                pytest.fail(f"after {seconds} s: {truths}\n{log[-3000:]}", pytrace=False)
             time.sleep(0.5)
 
     def until_final(self, sweep: Path, *, seconds: float = 60) -> list[tuple[str, str]]:

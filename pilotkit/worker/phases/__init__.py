@@ -36,7 +36,6 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "restore_after": ("restore", "load_and_run", {}),
     "qualify": ("qualify", "qualify", {}),
     "qualify_ranks": ("qualify", "qualify_ranks", {}),
-    "budget_supply": ("supply", "supply", {}),
 }
 
 

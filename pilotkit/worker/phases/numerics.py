@@ -19,16 +19,21 @@ REFERENCE_PHASE = "numerics_reference"
 
 
 def reference(session: Session) -> dict[str, Any]:
-    """fp32 on the run's own seed, once more (is it repeatable?), and on other rows (how far apart is chance?)."""
+    """fp32 on the run's own seed, once more (is it repeatable?), and on other rows (how far apart is chance?).
+
+    Chance is only asked for when there is a candidate to hold against it.
+    """
     gradients: dict[str, Tensor] = {}
     first = run_curve(
         session, precision=FP32, use_gradient=lambda name, value: _keep(gradients, name, value), label="fp32"
     )
-    torch.save(gradients, session.phase_dir.gradients)
+    if session.config.precision.name != FP32.name:
+        torch.save(gradients, session.phase_dir.gradients)
     again = run_curve(session, precision=FP32, use_gradient=lambda name, value: None, label="fp32 again")
     seed = session.config.train.seed
     noise = []
-    for number in range(1, session.config.numerics.num_noise_seeds + 1):
+    num_noise_seeds = 0 if session.config.precision.name == FP32.name else session.config.numerics.num_noise_seeds
+    for number in range(1, num_noise_seeds + 1):
         deviation = _Deviation(gradients)
         curve = run_curve(
             session,

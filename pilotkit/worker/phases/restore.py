@@ -15,11 +15,13 @@ from pilotkit.config.resume import is_allowed, refuse_differences
 from pilotkit.records.checkpoint_check import is_store
 from pilotkit.train import checkpoint, fingerprint
 from pilotkit.train.checkpoint import CheckpointError
+from pilotkit.train.export import export
 from pilotkit.train.store import CheckpointStore, load_newest
 from pilotkit.worker.build import Built, build, mesh_of
 from pilotkit.worker.session import Session
 
 CHECKPOINT_NAME = "restore"
+EXPORT_NAME = "export"
 
 
 def run_without_stop(session: Session) -> dict[str, Any]:
@@ -61,10 +63,13 @@ def load_and_run(session: Session) -> dict[str, Any]:
     restart_seconds = session.seconds_since_start()
     seam = _state(session, built)
     next_batches = _next_batches(session, built)
+    if session.config.restore.export:
+        export(built.trainer, session.run_dir.checkpoints / EXPORT_NAME)
     steps = run_steps(session, built, num_steps=session.config.restore.num_steps, label="after the restore")
     return {
         "restored_step": loaded.step,
         "restored_from": str(loaded.path),
+        "export": str(session.run_dir.checkpoints / EXPORT_NAME) if session.config.restore.export else None,
         "passed_over": list(loaded.passed_over),
         "seam": seam,
         "next_batches": next_batches,

@@ -77,11 +77,11 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
             "numerics",
             "pilot",
             "restore",
-            "qualify",
             "budget",
             "plan",
             "prices",
-            "replay",
             "report",
+            "qualify",
+            "replay",
         ),
     }

@@ -70,8 +70,8 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             (
                 "stage",
                 "prov",
-                "one of all, lock, prove, measure, numerics, pilot, restore, qualify, budget, plan, report, replay, "
-                "sweep_status, sweep_collect, checkpoint_verify",
+                "one of all, lock, prove, measure, numerics, pilot, restore, qualify, budget, plan, report, "
+                "sweep_status, sweep_collect, checkpoint_verify, replay",
                 "for example stage=all",
             ),
             id="unknown stage",

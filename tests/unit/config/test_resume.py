@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from pilotkit.config.load import dump, load
-from pilotkit.config.resume import read_saved, refuse_differences
+from pilotkit.config.resume import BATCH_FACTORS, SECTIONS, read_saved, refuse_differences
 from pilotkit.config.schema import PilotConfig
 from pilotkit.config.shapes import Pair, Shape, rows_per_step, shape_pairs
 from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
@@ -23,9 +24,20 @@ def configure(tmp_path):
     return of
 
 
-def test_the_saved_text_reads_back_whole(configure) -> None:
+def test_what_decides_the_result_reads_back_from_the_saved_text(configure) -> None:
     config = configure("model=gpt2", "optimizer.lr=0.01")
-    assert read_saved(dump(config)) == config
+    saved = read_saved(dump(config))
+    for section in (*SECTIONS, *BATCH_FACTORS):
+        assert getattr(saved, section) == getattr(config, section)
+
+
+def test_a_checkpoint_from_before_a_section_existed_is_read(configure) -> None:
+    config = configure()
+    plain = OmegaConf.create(dump(config))
+    for section in plain.keys() - {*SECTIONS, *BATCH_FACTORS}:
+        del plain[section]
+    plain["section_of_old"] = {"option": 1}
+    assert refuse_differences(OmegaConf.to_yaml(plain), config, allowed=[]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What of the machine belongs to a lock, read from recorded outputs and from this one."""
+"""Devices from the drivers' own files, against recorded forms of them: no test machine has such a device."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pilotkit.stages.all import run_all
 from pilotkit.stages.console import Console
 from pilotkit.stages.execute import Order
 
-# On the CPU nobody reserves the machine: its stack is qualified where somebody asks for it.
+# On the CPU nobody reserves anything: its software is qualified when that is asked for by name.
 STAGES = [chapter.stage for chapter in CHAPTERS if chapter.built and chapter.stage != "qualify"]
 CORE = ["lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report"]
 Play = Callable[..., tuple[Record, list[tuple[str, Order]], str]]

@@ -13,7 +13,6 @@ from pilotkit.stages import budget, loaders
 from pilotkit.stages.run import Run
 
 MakeRun = Callable[..., Run]
-NO_SUPPLY = {"budget.measure_supply": False}  # it starts a worker, and is tested with it
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +46,13 @@ def test_threads_are_those_that_workers_get(
 ) -> None:
     if exported is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", exported)
-    threads = budget.run(make_run("budget", {**NO_SUPPLY, **values})).details["threads"]
+    threads = budget.run(make_run("budget", values)).details["threads"]
     assert (threads["num_threads"], threads["threads_set_by"]) == (num_threads, set_by)
     assert (threads["usable_cpus"], threads["usable_cpus_source"]) == (4, "affinity mask")
 
 
 def test_loaders_that_outnumber_the_cores(make_run: MakeRun, said: Callable[[Run], list[str]]) -> None:
-    run = make_run("budget", {**NO_SUPPLY, "data.num_workers": 3})
+    run = make_run("budget", {"data.num_workers": 3})
     warning = (
         "6 loader processes (2 ranks x data.num_workers 3) share 4 usable cores (affinity mask); "
         "data.num_workers=2 would fit"
@@ -71,7 +70,7 @@ def test_loaders_that_outnumber_the_cores(make_run: MakeRun, said: Callable[[Run
 def test_shared_memory(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Record], origin: str, batch: int
 ) -> None:
-    run = make_run("budget", {**NO_SUPPLY, "data.num_workers": 2}, evidence)
+    run = make_run("budget", {"data.num_workers": 2}, evidence)
     monkeypatch.setattr(loaders, "shared_memory_free_bytes", lambda: 8 * batch)
     found = budget.run(run)
     assert found.status == "ok"
@@ -87,17 +86,63 @@ def test_shared_memory(
 
 def test_the_machine_has_no_such_place(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "shared_memory_free_bytes", lambda: None)
-    found = budget.run(make_run("budget", {**NO_SUPPLY, "data.num_workers": 2}))
+    found = budget.run(make_run("budget", {"data.num_workers": 2}))
     assert (found.status, "shared_memory_free_bytes" in found.metrics.values) == ("ok", False)
 
 
 def test_the_ledger_speaks_of_the_intended_run(make_run: MakeRun) -> None:
     # 4 rows x 128 tokens = 512 tokens a step; 512 000 tokens are 1000 steps of half a second
     single = {"parallelism.strategy": "single", "parallelism.nproc_per_node": 1}
-    run = make_run("budget", {**NO_SUPPLY, **single, "train.total_tokens": 512_000}, measured(step_seconds=0.5))
+    run = make_run("budget", {**single, "train.total_tokens": 512_000}, measured(step_seconds=0.5))
     found = budget.run(run)
     assert found.metrics.values["num_steps"] == 1000
     assert found.metrics.values["tokens_per_step"] == 512
     (steps,) = [line for line in found.details["ledger"] if line["part"] == "steps"]
     assert (steps["count"], steps["each_seconds"], steps["seconds"]) == (1000, 0.5, 500.0)
     assert found.metrics.values["step_total_seconds"] == 500.0
+
+
+def test_what_the_loaders_deliver_against_what_devices_take(make_run: MakeRun, workers: Any) -> None:
+    # One rank's loader: 1,000 tokens/s, two ranks 2,000; a device takes 512 tokens in 0.5 - 0.1 s, 1,280 a second.
+    figures = {"step_seconds": 0.5, "data_wait_seconds": 0.1, "tokens_per_step": 512.0}
+    found = budget.run(make_run("budget", {}, measured(**figures, loader_tokens_per_second=1000.0)))
+    assert workers.calls == []
+    assert found.metrics.values["supply_tokens_per_second"] == 2000.0
+    assert found.metrics.origins["supply_tokens_per_second"] == "projected"
+    assert found.metrics.values["demand_tokens_per_second"] == pytest.approx(1280.0)
+    assert found.details["supply"]["max_devices_per_node"] == 1
+    assert budget.run(make_run("budget", {}, measured(**figures))).details["supply"] is None
+
+
+def test_the_proposed_interval_stands_beside_the_configured_one(make_run: MakeRun) -> None:
+    # Save 2 s; the fleet: 0.5 a node and day on one node: sqrt(2 x 2 x 172,800) = 831 s, 1,663 steps of half a second.
+    restore = Record("id", "restore", "ok", "", metrics={
+        "world_size": 1.0, "checkpoint_save_seconds": 2.0, "restart_seconds": 30.0,
+    })  # fmt: skip
+    values = {
+        "parallelism.strategy": "single", "parallelism.nproc_per_node": 1, "failures.per_node_day": 0.5,
+        "failures.small_job_factor": 1.0,
+    }  # fmt: skip
+    found = budget.run(make_run("budget", values, {**measured(step_seconds=0.5), "restore": restore}))
+    interval = found.details["interval"]
+    assert (interval["configured_steps"], interval["proposed_steps"]) == (1000, 1663)
+    assert interval["proposed_lost_share"] < interval["configured_lost_share"]
+    assert found.metrics.values["proposed_interval_seconds"] == pytest.approx(831.4, abs=0.1)
+
+
+def test_a_copy_that_cannot_arrive_is_a_note(make_run: MakeRun, tmp_path: Any) -> None:
+    folder = tmp_path / "restore-run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "shard").write_bytes(b"x" * 1000)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    restore = Record("id", "restore", "ok", "", folder=str(folder))
+    run = make_run("budget", {"budget.copy_out_to": str(tmp_path / "file")}, {"restore": restore})
+    found = budget.run(run)
+    assert found.status == "ok"
+    assert any("nothing can be copied to" in note for note in found.details["warnings"])
+    run = make_run(
+        "budget", {"budget.copy_out_to": str(tmp_path / "away"), "prices.copies_out": 2}, {"restore": restore}
+    )
+    found = budget.run(run)
+    assert found.metrics.values["copy_out_bytes"] == 1000
+    assert list((tmp_path / "away").iterdir()) == []
