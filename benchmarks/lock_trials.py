@@ -3,8 +3,8 @@
     python benchmarks/lock_trials.py
 
 Works on a small project of its own: a git repository with a model and data, 300 installed distributions, a hub cache.
-Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a lock takes over 1.5 s. Used by the
-tests, which run the same trials.
+Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a lock takes over 1.5 s of processor
+time. Used by the tests, which run the same trials.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class World:
 
     folder: Path
     seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
     configs: dict[tuple[Any, ...], PilotConfig] = field(default_factory=dict)
 
     @property
@@ -68,16 +69,23 @@ class World:
             with initialize_config_dir(str(conf_dir()), version_base="1.3"):
                 self.configs[overrides, start] = load(compose(CONFIG_NAME, overrides=list(overrides)), launch_dir=start)
         config = self.configs[overrides, start]
-        began = time.perf_counter()
+        began, processor = time.perf_counter(), _processor_seconds()
         lock = gate.current_lock(config, launch_dir=start)
         lock_digest(lock)
         self.seconds.append(time.perf_counter() - began)
+        self.processor_seconds.append(_processor_seconds() - processor)
         return from_yaml(to_yaml(lock))
 
     def git(self, *arguments: str, folder: Path | None = None) -> None:
         identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
         command = ["git", *identity, *arguments]
         subprocess.run(command, cwd=folder or self.project, check=True, capture_output=True)
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those it has waited for (git): what a busy neighbour does not change."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 @contextlib.contextmanager
@@ -382,13 +390,15 @@ def main() -> int:
         before = made.lock(*BASE)
         alarms = [alarm for number in range(20) for alarm in run_repeat(made, number, before=before)]
         num_packages = len(before["packages"])
-        slowest, median = max(made.seconds), statistics.median(made.seconds)
+        slowest, median = max(made.processor_seconds), statistics.median(made.processor_seconds)
+        wall = statistics.median(made.seconds)
         count = len(made.seconds)
     print(f"{len(TRIALS)} drifts planted, {missed} missed; 20 clean repeats, {len(alarms)} false alarms {alarms[:3]}")
     verdict = "within" if slowest < LIMIT_SECONDS else "OVER"
     print(
         f"a look at everything with {num_packages} packages, which is what a lock and what a check costs: "
-        f"median {median:.2f} s, slowest of {count} {slowest:.2f} s ({verdict} the limit of {LIMIT_SECONDS} s); "
+        f"median {median:.2f} s of processor time, slowest of {count} {slowest:.2f} s ({verdict} the limit of "
+        f"{LIMIT_SECONDS} s); median {wall:.2f} s on the clock; "
         f"torch {'was' if 'torch' in sys.modules else 'was not'} imported"
     )
     return int(bool(missed or alarms or slowest >= LIMIT_SECONDS or "torch" in sys.modules))

@@ -93,6 +93,22 @@ def _check(parsed: argparse.Namespace) -> None:
     if problems:
         touched = [problem.key for problem in problems]
         raise ConfigError([*problems, *_problems_of_the_rest(sound, touched=touched)])
+    # A job may start hours later: what has drifted already is told before anything is queued.
+    if parsed.multirun and any(word.startswith(("lock.", "experiment=")) for word in sound):
+        _check_submission(sound)
+
+
+def _check_submission(overrides: Sequence[str]) -> None:
+    """Raises StageRefused, in `lock.mode=check`, when what is here is not what was locked."""
+    from pilotkit.config.load import load
+    from pilotkit.stages.gate import refuse_submission
+
+    try:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            config = load(hydra.compose(CONFIG_NAME, overrides=list(overrides)), launch_dir=Path.cwd())
+    except (HydraException, OmegaConfBaseException):
+        return  # Hydra itself will say it, in its own words
+    refuse_submission(config, launch_dir=Path.cwd())
 
 
 def _problems_of_the_rest(overrides: Sequence[str], *, touched: Sequence[str]) -> list[Problem]:

@@ -216,7 +216,7 @@ def _qualify(record: Record) -> Finding:
     notes = (
         (f"Not compared by qualify: {left_out} of {len(card)} checks (qualify {record.run_id}).",) if left_out else ()
     )
-    return Finding("for", text, notes)
+    return Finding("for", text, (*notes, *_warnings(record)))
 
 
 def _budget(record: Record) -> Finding:

@@ -6,6 +6,7 @@ a stage that goes on after a drift carries the digest of what really ran, and `p
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -35,7 +36,8 @@ from pilotkit.provenance.revisions import resolve_data, resolve_model
 from pilotkit.records.record import Record
 from pilotkit.stages.console import Console
 
-UNGATED = ("all", "lock", "budget", "report", "replay")
+# These start no workers of their own: they sum up, look at files, or run other stages, which pass the gate themselves.
+UNGATED = ("all", "lock", "report", "replay", "sweep_status", "sweep_collect", "checkpoint_verify")
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,17 @@ def compare_with_file(config: PilotConfig, *, now: Mapping[str, Any]) -> Gate:
         fix = f"{reason}; write one with stage=lock lock.mode=write lock.path={path.name}"
         raise ConfigError([Problem("lock.path", str(path), "a lock that pilotkit wrote", fix)]) from error
     return _gate(config, against=path.name, old=old, now=now)
+
+
+def refuse_submission(config: PilotConfig, *, launch_dir: Path) -> None:
+    """Before a sweep: raises StageRefused when anything but the configuration, which points vary, has drifted."""
+    if config.lock.mode != "check" or config.stage in UNGATED:
+        return
+    gate = compare_with_file(config, now=current_lock(config, launch_dir=launch_dir))
+    drift = tuple(item for item in gate.comparison.drift if not item.field.startswith("config."))
+    if drift:
+        kept = dataclasses.replace(gate, comparison=dataclasses.replace(gate.comparison, drift=drift))
+        raise StageRefused(f"nothing was submitted: {kept.words()}")
 
 
 def pass_gate(gate: Gate, *, mode: str, console: Console) -> None:

@@ -42,11 +42,13 @@ def run(run: Run) -> StageResult:
     counts = {verdict: sum(r["verdict"] == verdict for r in rows) for verdict in ("PASS", "FAIL", "NOT RUN")}
     metrics.add("measured", num_passed=counts["PASS"], num_failed=counts["FAIL"], num_not_run=counts["NOT RUN"])
     qualified = judge.is_qualified(rows)
+    not_deterministic = one.result["not_deterministic"]
     details: dict[str, Any] = {
         "verdict": "qualified" if qualified else "not qualified",
         "set": members,
         "set_digest": digest_of(members),
         "card": rows,
+        "warnings": [f"not reproducible: {name} has no deterministic kernel here" for name in not_deterministic],
         "threads": run.threads,
     }
     words = f"{counts['PASS']} checks passed, {counts['FAIL']} failed, {counts['NOT RUN']} not run"

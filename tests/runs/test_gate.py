@@ -54,6 +54,11 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     ]  # fmt: skip
     assert refused["lock_digest"] != record["lock_digest"]
 
+    result = pilotkit_cli("-m", "stage=measure", "train.seq_len=16,32", *mine[:-1], *CHECK)
+    assert result.returncode == 1
+    assert "nothing was submitted: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
+    assert not list(tmp_path.glob("outputs/*/measure"))
+
     allow = 'lock.allow=["model.revision: a comment only", "git.*: a comment only"]'
     result = pilotkit_cli("stage=prove", *mine, *CHECK, allow)
     assert result.returncode == 0, result.stderr

@@ -6,6 +6,7 @@ The driver puts the rows together and judges the set; a row here says only how i
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from pilotkit.worker.qualify.collectives import all_reduce_bytes_per_second, che
 from pilotkit.worker.qualify.extensions import Extension, judge_extension, judge_kernel, load_extensions, watch_calls
 from pilotkit.worker.qualify.gradients import check_gradient
 from pilotkit.worker.qualify.operators import TOLERANCES, check_operator
-from pilotkit.worker.qualify.rows import FAIL, PASS, Row, words_of
+from pilotkit.worker.qualify.rows import FAIL, PASS, Row, kernels_without_order, words_of
 from pilotkit.worker.qualify.speed import copy_bytes_per_second, matmul_flops_per_second
 from pilotkit.worker.qualify.trace import OperatorTrace
 from pilotkit.worker.session import Session
@@ -33,10 +34,11 @@ def qualify(session: Session) -> dict[str, Any]:
     config = session.config
     extensions = load_extensions(config.qualify.extensions)
     built = build(session, strategy="single")
-    rows, trace = _trace_step(built, extensions)
+    rows, trace, not_deterministic = _trace_step(built, extensions)
     seen = frozenset(operator.name for operator in trace.operators.values())
-    rows += [judge_extension(extension, seen=seen) for extension in extensions]
-    rows += [judge_kernel(k, seen=seen, device_type=config.hardware.device_type) for k in config.qualify.kernels]
+    device_type = config.hardware.device_type
+    rows += [judge_extension(extension, seen=seen, device_type=device_type) for extension in extensions]
+    rows += [judge_kernel(name, seen=seen, device_type=device_type) for name in config.qualify.kernels]
     dtype = DTYPES[config.precision.compute_dtype]
     torch.use_deterministic_algorithms(False)  # what is asked is whether a value is right
     operators = sorted(trace.operators.values(), key=lambda operator: operator.title)
@@ -63,6 +65,7 @@ def qualify(session: Session) -> dict[str, Any]:
         "stack": describe_stack(),
         "extensions": {extension.name: extension.describe() for extension in extensions},
         "operators": sorted(seen),
+        "not_deterministic": not_deterministic,
         "device": session.device.name,
     }
 
@@ -84,18 +87,24 @@ def qualify_ranks(session: Session) -> dict[str, Any]:
     }
 
 
-def _trace_step(built: Built, extensions: list[Extension]) -> tuple[list[Row], OperatorTrace]:
-    """One whole optimizer step; a step that raises is a finding with the operator's name. Memory is not its matter."""
-    trace = OperatorTrace()
+def _trace_step(built: Built, extensions: list[Extension]) -> tuple[list[Row], OperatorTrace, list[str]]:
+    """One whole optimizer step, and what torch's deterministic mode says about it.
+
+    A step that raises is a finding with the operator's name. Memory is not its matter.
+    """
+    trace, told = OperatorTrace(), []
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with watch_calls(extensions), trace:
+        with watch_calls(extensions), trace, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             built.trainer.train_step()
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             raise
-        return [Row("operator", trace.current, FAIL, f"the step ends here: {words_of(error)}")], trace
+        return [Row("operator", trace.current, FAIL, f"the step ends here: {words_of(error)}")], trace, []
     num_calls = sum(operator.num_calls for operator in trace.operators.values())
-    return [Row("step", "one optimizer step", PASS, f"{num_calls} calls of {len(trace.operators)} operators")], trace
+    row = Row("step", "one optimizer step", PASS, f"{num_calls} calls of {len(trace.operators)} operators")
+    return [row], trace, kernels_without_order([str(warning.message) for warning in told])
 
 
 def _fresh_model(session: Session) -> torch.nn.Module:

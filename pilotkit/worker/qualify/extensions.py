@@ -13,12 +13,19 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from pilotkit.worker.qualify.rows import FAIL, PASS, Row, words_of
+
+# What a compiled module that launches kernels is linked with (DT_NEEDED names).
+_LIBRARIES = {
+    "cuda": (b"libcudart", b"libc10_cuda", b"libtorch_cuda", b"libcuda.so"),
+    "rocm": (b"libamdhip64", b"libc10_hip", b"libtorch_hip"),
+}
 
 
 @dataclass
@@ -89,11 +96,14 @@ class _Watcher:
                 extension.python_calls.add(frame.f_code.co_name)
 
 
-def judge_extension(extension: Extension, *, seen: frozenset[str]) -> Row:
-    """`seen` are the operators of the step, as `namespace::name`."""
+def judge_extension(extension: Extension, *, seen: frozenset[str], device_type: str) -> Row:
+    """`seen` are the operators of the step, as `namespace::name`; `device_type` what they are to be built for."""
     check = "extension"
     if extension.error:
         return Row(check, extension.name, FAIL, f"cannot be imported: {extension.error}")
+    wrong = _built_for_another(extension.name, device_type=device_type)
+    if wrong:
+        return Row(check, extension.name, FAIL, wrong)
     used = sorted(extension.operators & seen)
     native = sorted(extension.native_calls)
     if used or native:
@@ -106,6 +116,21 @@ def judge_extension(extension: Extension, *, seen: frozenset[str]) -> Row:
     if extension.warning:
         note += f"; importing it warned: {extension.warning}"
     return Row(check, extension.name, FAIL, note)
+
+
+def _built_for_another(name: str, *, device_type: str) -> str:
+    """Compiled modules that name no library of the device's vendor run on the CPU, whatever torch.cuda says."""
+    if device_type == "cpu":
+        return ""
+    module = sys.modules.get(name)
+    folders = [Path(folder) for folder in getattr(module, "__path__", [])]
+    file = getattr(module, "__file__", None)
+    files = [path for folder in folders for path in folder.rglob("*.so")]
+    files += [Path(file)] if file and file.endswith(".so") else []
+    if not files or any(library in path.read_bytes() for path in files for library in _LIBRARIES[device_type]):
+        return ""
+    names = ", ".join(sorted(path.name for path in files)[:3])
+    return f"is not built for {device_type}: none of its compiled modules ({names}) names a library of it"
 
 
 def judge_kernel(name: str, *, seen: frozenset[str], device_type: str) -> Row:

@@ -6,7 +6,6 @@ operator whose gradient formula is wrong is wrong in every dtype, and no other r
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -17,14 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from pilotkit.worker.qualify.attention import reference_of
 from pilotkit.worker.qualify.rows import FAIL, NOT_RUN, PASS, Row, words_of
+from pilotkit.worker.qualify.slopes import NoGradient, gradients_of, slope_note
 from pilotkit.worker.qualify.trace import Operator
 
 # Largest difference over the largest reference value. A dtype's own rounding is 2^-53, 2^-24, 2^-11 and 2^-8; sums over
 # a thousand products and TF32 lose some bits more, a wrong kernel is off by far more than either.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 TF32_TOLERANCE = 5e-3
-# Against the slope: central differences in float64 are good to some 1e-8, in float32 to some 1e-2.
-SLOPE = {torch.float64: (1e-6, 1e-4), torch.float32: (1e-2, 5e-2)}
 MAX_GRADIENT_NUMEL = 1 << 22
 
 # These say nothing about arithmetic: what they return is uninitialised, or another look at the same memory.
@@ -43,13 +41,13 @@ def check_operator(operator: Operator, *, allow_tf32: bool) -> Row:
         return Row(check, title, NOT_RUN, "draws random numbers: there is no value to compare with")
     if operator.sample is None:
         return Row(check, title, NOT_RUN, "every call is too large for a float64 copy")
-    tolerance = _tolerance(operator, allow_tf32=allow_tf32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             got = _forward(operator.overload, operator.sample)
         except Exception as error:
             return Row(check, title, FAIL, f"raises {words_of(error)}")
+        tolerance = _tolerance(operator, got, allow_tf32=allow_tf32)
         try:
             expected = _forward(reference_of(operator.overload), _as_reference(operator.sample, torch.float64))
         except Exception as error:
@@ -81,7 +79,7 @@ def _without_reference(operator: Operator, got: Sequence[Tensor], error: Excepti
         return Row("operator", operator.title, NOT_RUN, note)
     try:
         assert operator.sample is not None
-        wrong = _slope_note(operator.overload, _with_dtype(operator.sample, torch.float32, device=None), torch.float32)
+        wrong = slope_note(operator.overload, _with_dtype(operator.sample, torch.float32, device=None), torch.float32)
     except Exception as again:
         return Row("operator", operator.title, NOT_RUN, f"{note}; its gradient could not be tried ({words_of(again)})")
     if wrong:
@@ -97,10 +95,10 @@ def _check_backward(operator: Operator, *, tolerance: float) -> Row:
     assert operator.sample is not None
     reference = _as_reference(operator.sample, torch.float64)
     try:
-        got = _gradients(operator.overload, operator.sample)
-        expected = _gradients(reference_of(operator.overload), reference)
-        slope = _slope_note(reference_of(operator.overload), reference, torch.float64)
-    except _NoGradient:
+        got = gradients_of(operator.overload, operator.sample)
+        expected = gradients_of(reference_of(operator.overload), reference)
+        slope = slope_note(reference_of(operator.overload), reference, torch.float64)
+    except NoGradient:
         return Row("operator", operator.title, PASS, done)
     except Exception as error:
         return Row("operator", operator.title, FAIL, f"backward raises {words_of(error)}")
@@ -110,10 +108,6 @@ def _check_backward(operator: Operator, *, tolerance: float) -> Row:
     if slope:
         return Row("operator", operator.title, FAIL, f"its gradient is wrong: {slope}")
     return Row("operator", operator.title, PASS, f"{done}, backward within {2 * tolerance:g} and by its slope")
-
-
-class _NoGradient(Exception):
-    """The operator has no derivative with respect to any of its arguments."""
 
 
 def _is_differentiable(operator: Operator) -> bool:
@@ -137,87 +131,6 @@ def overload_mutates(overload: Any) -> bool:
     return bool(getattr(getattr(overload, "_schema", None), "is_mutable", False))
 
 
-def _leaves_with_grad(sample: Any) -> tuple[Any, list[Tensor]]:
-    flat, spec = tree_flatten(sample)
-    flat = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in flat]
-    inputs = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    for leaf in inputs:
-        leaf.requires_grad_(True)
-    return tree_unflatten(flat, spec), inputs
-
-
-def _first_output(result: Any) -> Tensor:
-    """The first result that has a gradient; later ones are statistics that formulas do not differentiate."""
-    for leaf in tree_flatten(result)[0]:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            if not leaf.requires_grad:
-                break
-            return leaf
-    raise _NoGradient
-
-
-def _gradients(overload: Any, sample: Any) -> list[Tensor]:
-    """Gradients of a fixed random mix of the first result, one an input; zeros where none flows."""
-    (args, kwargs), inputs = _leaves_with_grad(sample)
-    with torch.enable_grad():
-        output = _first_output(overload(*args, **kwargs))
-        mix = _mix(output)
-        gradients = torch.autograd.grad(output, inputs, grad_outputs=mix, allow_unused=True)
-    return [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(inputs, gradients, strict=True)
-    ]
-
-
-def _slope_note(overload: Any, sample: Any, dtype: torch.dtype) -> str:
-    """Compare the gradient with the slope along a random direction; empty when they agree.
-
-    At a kink (relu at zero) the two differ although both are right, so a disagreement has to hold a little beside it.
-    """
-    note = _slope_here(overload, sample, dtype)
-    return note and _slope_here(overload, tree_map_only(Tensor, _nearby, sample), dtype)
-
-
-def _nearby(tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point() or not tensor.numel():
-        return tensor
-    generator = torch.Generator().manual_seed(2)
-    noise = torch.rand(tensor.shape, dtype=torch.float64, generator=generator).to(tensor)
-    scale = float(tensor.abs().max()) or 1.0
-    return tensor * (1 + 0.01 * noise) + 1e-3 * scale * (0.5 + noise)
-
-
-def _slope_here(overload: Any, sample: Any, dtype: torch.dtype) -> str:
-    step, tolerance = SLOPE[dtype]
-    gradients = _gradients(overload, sample)
-    flat, spec = tree_flatten(sample)
-    generator = torch.Generator().manual_seed(1)
-    directions = [torch.randn(g.shape, dtype=torch.float64, generator=generator).to(g) for g in gradients]
-    predicted = sum(float((g.double() * d.double()).sum()) for g, d in zip(gradients, directions, strict=True))
-    values = []
-    for sign in (1, -1):
-        moved, given = list(flat), iter(directions)
-        for index, leaf in enumerate(flat):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                moved[index] = leaf + sign * step * next(given)
-        args, kwargs = tree_unflatten(moved, spec)
-        with torch.no_grad():
-            output = next(leaf for leaf in tree_flatten(overload(*args, **kwargs))[0] if isinstance(leaf, Tensor))
-        values.append(float((output.double() * _mix(output).double()).sum()))
-    slope = (values[0] - values[1]) / (2 * step)
-    if not (math.isfinite(slope) and math.isfinite(predicted)):
-        return ""  # at the edge of its domain, as the root of zero: there is no slope to compare with
-    scale = max(abs(slope), abs(predicted), sum(float(g.double().norm()) for g in gradients) * tolerance, 1e-12)
-    if abs(slope - predicted) <= tolerance * scale * 10:
-        return ""
-    return f"the slope is {slope:.4g}, its gradient says {predicted:.4g}"
-
-
-def _mix(output: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output)
-
-
 def _as_reference(sample: Any, dtype: torch.dtype) -> Any:
     return _with_dtype(sample, dtype, device=torch.device("cpu"))
 
@@ -238,9 +151,10 @@ def _with_dtype(sample: Any, dtype: torch.dtype, *, device: torch.device | None)
     return tree_unflatten([convert(leaf) for leaf in flat], spec)
 
 
-def _tolerance(operator: Operator, *, allow_tf32: bool) -> float:
-    """That of the coarsest dtype among the arguments."""
-    dtypes = [getattr(torch, name) for name in operator.dtypes] or [torch.float32]
+def _tolerance(operator: Operator, results: Sequence[Tensor], *, allow_tf32: bool) -> float:
+    """That of the coarsest dtype among arguments and results."""
+    dtypes = [torch.float32, *(getattr(torch, name) for name in operator.dtypes)]
+    dtypes += [result.dtype for result in results if result.is_floating_point()]
     widest = max(TOLERANCES.get(dtype, 0.25) for dtype in dtypes)
     return max(widest, TF32_TOLERANCE) if allow_tf32 else widest
 

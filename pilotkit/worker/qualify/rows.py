@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PASS, FAIL, NOT_RUN = "PASS", "FAIL", "NOT RUN"
@@ -21,3 +23,9 @@ def words_of(error: BaseException) -> str:
     """The first line of an error, for a note."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:160]}" if text else type(error).__name__
+
+
+def kernels_without_order(warnings: Sequence[str]) -> list[str]:
+    """The kernels that torch's deterministic mode warned of, by its names, each once."""
+    found = [re.match(r"(\S+) does not have a deterministic implementation", text) for text in warnings]
+    return list(dict.fromkeys(match[1] for match in found if match))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pilotkit.worker.qualify.attention import attention_by_definition, check_bac
 from pilotkit.worker.qualify.extensions import judge_extension, judge_kernel, load_extensions, watch_calls
 from pilotkit.worker.qualify.gradients import check_gradient
 from pilotkit.worker.qualify.operators import check_operator
-from pilotkit.worker.qualify.rows import Row
+from pilotkit.worker.qualify.rows import Row, kernels_without_order
 from pilotkit.worker.qualify.trace import OperatorTrace
 
 
@@ -70,6 +71,12 @@ def test_what_is_right_passes_in_every_dtype(dtype: torch.dtype) -> None:
     assert {"aten::mm", "aten::gelu", "aten::gelu_backward", "pilotkit_trial::right"} <= rows.keys()
     assert [row for row in rows.values() if row.verdict == "FAIL"] == []
     assert "backward within" in rows["aten::mm"].note
+
+
+def test_a_cast_is_held_to_the_coarser_dtype() -> None:
+    rows = trace(lambda a: a.to(torch.bfloat16).sum().backward(), x(32, 32))
+    assert [row for row in rows.values() if row.verdict == "FAIL"] == []
+    assert rows["aten::_to_copy"].note == "1 calls a step; forward within 0.04, backward within 0.08 and by its slope"
 
 
 def test_a_wrong_gradient_is_found_by_its_slope() -> None:
@@ -126,6 +133,19 @@ def test_arguments_that_are_written_into_are_compared() -> None:
         torch._foreach_add_([a.detach()], [torch.ones_like(a)], alpha=2)
 
     assert trace(work, x())["aten::_foreach_add_"].verdict == "PASS"
+
+
+def test_a_kernel_without_a_fixed_order_is_named() -> None:
+    """`put_` without accumulation is torch's own example on the CPU."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.zeros(4).put_(torch.tensor([1, 1]), torch.tensor([2.0, 3.0]))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert kernels_without_order([str(item.message) for item in told] * 2) == ["put_"]
 
 
 def test_attention_of_accelerators_has_its_definition_as_reference() -> None:
@@ -221,16 +241,16 @@ def test_an_extension_has_to_be_used_and_not_only_importable() -> None:
         value = sys.modules["trial_does_nothing"].fused(torch.ones(3))
         sys.modules["trial_registers"].fused(value)
     seen = frozenset(operator.name for operator in found.operators.values())
-    row = judge_extension(nothing, seen=seen)
+    row = judge_extension(nothing, seen=seen, device_type="cpu")
     assert (row.verdict, row.note) == (
         "FAIL",
         "is imported, but no kernel of it ran in the step: 0 operators registered, none dispatched; no compiled "
         "function called (only Python: fused); importing it warned: no GPU library was found",
     )
-    row = judge_extension(registers, seen=seen)
+    row = judge_extension(registers, seen=seen, device_type="cpu")
     assert (row.verdict, row.note) == ("PASS", "used in the step: operators trial_registers::twice")
-    assert judge_extension(registers, seen=frozenset()).verdict == "FAIL"
-    row = judge_extension(broken, seen=seen)
+    assert judge_extension(registers, seen=frozenset(), device_type="cpu").verdict == "FAIL"
+    row = judge_extension(broken, seen=seen, device_type="cpu")
     assert row.note == "cannot be imported: ImportError: libcudart.so.12: cannot open shared object file"
 
 
@@ -240,5 +260,34 @@ def test_a_compiled_function_counts_as_used() -> None:
     (extension,) = load_extensions(["_struct"])
     with watch_calls([extension]):
         _struct.pack("i", 1)
-    row = judge_extension(extension, seen=frozenset())
+    row = judge_extension(extension, seen=frozenset(), device_type="cpu")
     assert (row.verdict, row.note) == ("PASS", "used in the step: compiled functions pack")
+
+
+@pytest.mark.parametrize(
+    ("device_type", "needed", "verdict"),
+    [
+        ("rocm", b"libamdhip64.so.6", "PASS"),
+        ("rocm", b"libcudart.so.12", "FAIL"),
+        ("rocm", b"libstdc++.so.6", "FAIL"),
+        ("cuda", b"libcudart.so.12", "PASS"),
+        ("cuda", b"libstdc++.so.6", "FAIL"),
+    ],
+)
+def test_an_extension_that_was_built_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device_type: str, needed: bytes, verdict: str
+) -> None:
+    """A module that stands for a compiled one: what is read of it is the names of libraries in its bytes."""
+    package = tmp_path / "trial_compiled"
+    package.mkdir()
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / "kernels.so").write_bytes(b"\x7fELF...\0" + needed + b"\0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (extension,) = load_extensions(["trial_compiled"])
+    extension.native_calls.add("fused")
+    row = judge_extension(extension, seen=frozenset(), device_type=device_type)
+    del sys.modules["trial_compiled"]
+    assert row.verdict == verdict, row
+    if verdict == "FAIL":
+        expected = f"is not built for {device_type}: none of its compiled modules (kernels.so) names a library of it"
+        assert row.note == expected

@@ -29,7 +29,7 @@ Play = Callable[..., tuple[Record, list[tuple[str, Order]], str]]
 def play(tmp_path: Path, changed: Callable[..., PilotConfig], monkeypatch: pytest.MonkeyPatch) -> Play:
     """`play(pilot="failed")`: run all with stages that end so (ok by default); the record, the orders, the output."""
 
-    def run(**statuses: str) -> tuple[Record, list[tuple[str, Order]], str]:
+    def run(hardware: str = "cpu", **statuses: str) -> tuple[Record, list[tuple[str, Order]], str]:
         orders: list[tuple[str, Order]] = []
 
         def execute(stage: str, order: Order) -> Record:
@@ -48,6 +48,8 @@ def play(tmp_path: Path, changed: Callable[..., PilotConfig], monkeypatch: pytes
         monkeypatch.setattr(execute_module, "light_provenance", lambda **_: {})
         stream = io.StringIO()
         config = changed({"output_dir": str(tmp_path / "out"), "name": "study"})
+        if hardware != "cpu":
+            config.hardware.device_type = "cuda"
         order = Order(config, tmp_path, ["stage=all", "name=study"], Console(stream))
         return run_all(order), orders, stream.getvalue()
 
@@ -105,6 +107,11 @@ def test_a_wrong_configuration_ends_it_all_and_is_recorded(play: Play, tmp_path:
     assert record.status == "refused"
     assert record.problem is not None
     assert record.problem.summary.startswith("1 problem in the configuration; found by prove.")
+
+
+def test_an_accelerator_is_qualified(play: Play) -> None:
+    _, orders, _ = play(hardware="h100")
+    assert [stage for stage, _ in orders] == [chapter.stage for chapter in CHAPTERS if chapter.built]
 
 
 def test_the_log_tells_of_every_stage(play: Play, tmp_path: Path) -> None:
