@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - OmegaConf reads th
 
 from omegaconf import MISSING
 
-STAGES = ("all", "lock", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
+STAGES = ("all", "lock", "estimate", "prove", "measure", "pilot", "restore", "budget", "plan", "report")
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -227,6 +227,30 @@ class ClusterConfig:
 
 
 @dataclass
+class EstimateOptions:
+    """Stage `estimate`: memory and time without the hardware."""
+
+    micro_batch_sizes: List[int] = field(default_factory=list)
+    """Grid: micro-batch sizes to estimate beside the run's own, all from a few small traces. Empty: no grid."""
+    seq_lens: List[int] = field(default_factory=list)
+    """Grid: sequence lengths (tokens). Empty: only the run's own."""
+    headroom: float = option(0.05, ge=0, le=0.9)
+    """Share of the device's memory that has to stay free for `fits`."""
+    allocator: str = option("expandable", choices=("native", "expandable"))
+    """Which behaviour of the caching allocator `fits` is judged by: PYTORCH_CUDA_ALLOC_CONF's expandable_segments."""
+    context_bytes: int = option(629145600, ge=0)
+    """Device context and loaded kernels, bytes, outside of the allocator; 0 on `cpu`. 600 MiB: a bare context shows as
+    612 MiB on an H200 and 614 MiB on an A100 in public out-of-memory logs; 0.47 to 0.92 GiB with lazy and eager loading
+    (stas00/ml-engineering training/performance/README.md @744d01e)."""
+    communication_bytes: int = option(1073741824, ge=0)
+    """NCCL or RCCL buffers of more than one rank, bytes, outside of the allocator. 1 GiB: 1 to 2 GiB were seen after
+    the first collective of two A100 or H100 (stas00/ml-engineering training/performance/README.md @744d01e)."""
+    workspace_bytes: int = option(67108864, ge=0)
+    """Workspaces of the matrix library, bytes: 8 buffers of 4 MiB (CUBLAS_WORKSPACE_CONFIG=:4096:8, which the worker
+    sets) for each of the two threads, forward's and backward's."""
+
+
+@dataclass
 class ProveOptions:
     """Stage `prove`: one complete step on one device."""
 
@@ -329,6 +353,7 @@ class PilotConfig:
     reservation: ReservationConfig = field(default_factory=ReservationConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
+    estimate: EstimateOptions = field(default_factory=EstimateOptions)
     prove: ProveOptions = field(default_factory=ProveOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     pilot: PilotOptions = field(default_factory=PilotOptions)

@@ -100,6 +100,8 @@ def decide_verdict(
         precision=precision,
         activation_checkpointing=activation_checkpointing,
         measured="measure" in found,
+        estimated=_estimate_of(records),
+        overrides=overrides,
     )
     if "budget" in found:
         found["reservation"] = _reservations(reservations, chosen=chosen_reservation, run_id=evidence["budget"])
@@ -120,11 +122,26 @@ def _absence(record: Record | None, *, lock: Record | None) -> str | None:
     return f"drifted since {record.run_id}, the newest lock is {lock.run_id}"
 
 
-def _not_built(*, hardware: str, precision: str, activation_checkpointing: str, measured: bool) -> list[Missing]:
+def _estimate_of(records: Mapping[str, Record]) -> bool:
+    """Whether an estimate came to an end; it is asked for where nothing was measured."""
+    record = records.get("estimate")
+    return record is not None and record.status in ("ok", "does_not_fit")
+
+
+def _not_built(
+    *,
+    hardware: str,
+    precision: str,
+    activation_checkpointing: str,
+    measured: bool,
+    estimated: bool,
+    overrides: Sequence[str],
+) -> list[Missing]:
     """Evidence that this run needs and that this version cannot produce."""
     missing = []
-    if hardware != "cpu" and not measured:
-        missing.append(Missing(f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}", None))
+    if hardware != "cpu" and not measured and not estimated:
+        what = f"estimate: nothing was measured on {hardware}, nor estimated"
+        missing.append(Missing(what, stage_command("estimate", overrides=overrides)))
     choices = []
     if precision != "fp32":
         choices.append(f"precision={precision}")

@@ -13,6 +13,7 @@ from typing import Any
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
+from pilotkit.report.estimates import arrange_estimate
 from pilotkit.report.parts import card_of, figure_of
 from pilotkit.report.strategies import arrange_pilot
 from pilotkit.report.values import format_value, record_href, status_words, value_of
@@ -171,6 +172,7 @@ def _plan(section: Section, record: Record, page_dir: Path) -> set[str]:
 
 _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
+    "estimate": arrange_estimate,
     "prove": _prove,
     "measure": _measure,
     "pilot": arrange_pilot,

@@ -12,6 +12,8 @@ from pilotkit.report.tables import stage_table
 from pilotkit.stages.execute import READERS, Order, announce, execute, open_record
 from pilotkit.stages.run import StageResult
 
+# An estimate keeps nothing from being tried: what can be run here knows better.
+NOT_BLOCKING = ("estimate",)
 BLOCKING = ("failed", "mismatch", "does_not_fit", "refused", "timed_out")
 
 
@@ -39,7 +41,7 @@ def run_all(order: Order) -> Record:
             record = execute(chapter.stage, child)
             announce(record, order.console, with_reason=True)
             records[chapter.stage] = record
-            blocked = blocked or record.status in BLOCKING
+            blocked = blocked or (record.status in BLOCKING and chapter.stage not in NOT_BLOCKING)
         return _result(records)
 
     record = opened.close_with(work)

@@ -14,6 +14,7 @@ Phase = Callable[..., dict[str, Any]]
 
 # name -> (module in this room, function, keyword arguments)
 PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "estimate": ("estimate", "estimate", {}),
     "prove": ("prove", "train_and_save", {}),
     "prove_restore": ("prove", "restore_and_evaluate", {}),
     "measure": ("measure", "measure", {}),
@@ -25,13 +26,15 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "restore_before": ("restore", "run_and_save", {}),
     "restore_after": ("restore", "load_and_run", {}),
 }
+# They calculate: whatever the hardware option names, they need none of it.
+WITHOUT_DEVICE = frozenset({"estimate"})
 
 
 def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
     """Run one phase on this rank; rank 0 leaves the result."""
     module_name, function_name, arguments = PHASES[phase]
     function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
-    with open_session(run_dir, phase=phase) as session:
+    with open_session(run_dir, phase=phase, on_device=phase not in WITHOUT_DEVICE) as session:
         result = function(session, **arguments)
     if rank == 0:
         atomic.write_json(run_dir.phase(phase).result, result)

@@ -267,7 +267,7 @@ def test_an_estimate_is_wanted_where_nothing_was_measured() -> None:
     records = _good()
     records["measure"].status = "refused"
     what = [item.what for item in _decide(records, hardware="h100").missing]
-    assert "estimate: nothing was measured on h100, and estimates are not built in this version" in what
+    assert "estimate: nothing was measured on h100, nor estimated" in what
 
 
 def test_a_projected_step_time_is_not_evidence_enough() -> None:

@@ -1,0 +1,74 @@
+"""Stage `estimate`: will it fit, and how fast, on hardware that is not here? Calculated, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pilotkit.decide.fit import Overhead, judge_fit, overhead_of
+from pilotkit.errors import StageRefused
+from pilotkit.launch.outcome import Outcome
+from pilotkit.records.record import Failure, Metrics
+from pilotkit.report.estimates import estimate_table
+from pilotkit.stages.run import Run, StageResult, not_ok
+from pilotkit.units import format_bytes
+
+
+def run(run: Run) -> StageResult:
+    """Trace the run in one worker process, add what no trace sees, and compare with the hardware option's memory."""
+    outcome = run.work("estimate")
+    if outcome.status != "ok":
+        return _explained(run, outcome)
+    found = outcome.result["metrics"]
+    overhead = _overhead(run)
+    hardware = run.config.hardware
+    fit = judge_fit(
+        found["peak_allocated_bytes"],
+        overhead=overhead,
+        memory_bytes=hardware.memory_bytes,
+        headroom=run.config.estimate.headroom,
+    )
+    metrics = Metrics()
+    metrics.add("estimated", found)
+    metrics.add("estimated", overhead_bytes=overhead.num_bytes, device_used_bytes=fit.needed_bytes)
+    metrics.add("given", memory_limit_bytes=hardware.memory_bytes)
+    details: dict[str, Any] = {
+        **outcome.result["details"],
+        "overhead": overhead.lines,
+        "fits": fit.fits,
+        "calibration": "uncalibrated",
+        "threads": run.threads,
+    }
+    details["warnings"] = list(details.pop("notes"))
+    run.console.table(estimate_table(metrics.values, details, hardware=hardware.name))
+    if fit.fits:
+        return StageResult("ok", metrics, details)
+    summary = (
+        f"estimated {format_bytes(fit.needed_bytes)} on {hardware.name}, of which {format_bytes(fit.allowed_bytes)} "
+        f"may be used: {format_bytes(hardware.memory_bytes)} less a headroom of {run.config.estimate.headroom:.0%}"
+    )
+    return StageResult("does_not_fit", metrics, details, problem=Failure(summary, cause=_where(details)))
+
+
+def _overhead(run: Run) -> Overhead:
+    options = run.config.estimate
+    return overhead_of(
+        device_type=run.config.hardware.device_type,
+        world_size=run.arithmetic.world_size,
+        context_bytes=options.context_bytes,
+        communication_bytes=options.communication_bytes,
+        workspace_bytes=options.workspace_bytes,
+    )
+
+
+def _where(details: Mapping[str, Any]) -> str:
+    peak = max(details["peaks"], key=lambda item: int(item["peak_bytes"]))
+    return f"the peak stands in the {peak['step']}: {peak['where']}"
+
+
+def _explained(run: Run, outcome: Outcome) -> StageResult:
+    """A model that cannot be traced is refused, with what to do; a worker that died is a failure like any other."""
+    errors = run.run_dir.phase("estimate").errors()
+    if errors and errors[0].get("type") == "EstimateError":
+        raise StageRefused(str(errors[0]["summary"]))
+    return not_ok(run, outcome)
