@@ -43,6 +43,7 @@ class FollowSweep(Callback):
 def run(arguments: list[str]) -> int:
     """Check, compose, run; returns the exit code of a sweep, and raises what a single run ends with."""
     register_schema()
+    FollowSweep.folder = None
     # Intermixed: flags may stand between overrides, which Hydra's own reading of the line does not take.
     parsed = get_args_parser().parse_intermixed_args(arguments)
     _check(parsed)

@@ -59,8 +59,20 @@ def batch_arithmetic(config: PilotConfig) -> BatchArithmetic:
     )
 
 
+def largest_part(size: int) -> int:
+    """The largest equal part of `size` ranks that is not all of them: half where that is whole, 1 of a prime."""
+    return next((part for part in range(size // 2, 1, -1) if size % part == 0), 1)
+
+
 def check_batch(config: PilotConfig) -> list[Problem]:
     """Everything that does not multiply; each message prints every factor."""
+    train, parallelism = config.train, config.parallelism
+    factors = (
+        *(config.hardware.device_count, parallelism.num_nodes, parallelism.nproc_per_node),
+        *(parallelism.dp_replicate, parallelism.dp_shard, train.micro_batch_size, train.grad_accum_steps),
+    )
+    if any(factor is not None and factor < 1 for factor in factors):
+        return []  # their ranges are told; nothing can be said about a product with them
     return [*_check_mesh(config), *_check_global_batch(config)]
 
 
@@ -79,8 +91,8 @@ def _mesh(config: PilotConfig, *, world_size: int, nproc_per_node: int) -> tuple
     elif parallelism.strategy == "fsdp":
         replicate = replicate or 1
     elif replicate is None and shard is None:
-        # One node has nothing to shard within and replicate across, unless it is halved.
-        shard = nproc_per_node if parallelism.num_nodes > 1 else max(nproc_per_node // 2, 1)
+        # One node has nothing to shard within and replicate across, unless it is divided.
+        shard = nproc_per_node if parallelism.num_nodes > 1 else largest_part(nproc_per_node)
     if replicate is None:
         replicate = max(world_size // (shard or 1), 1)
     if shard is None:

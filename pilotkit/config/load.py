@@ -92,7 +92,10 @@ def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
         try:
             OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
         except OmegaConfBaseException as error:
-            problems.append(problem_of(error, key=str(key), value=value))
+            given = value
+            for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:
+                given = given.get(name, given) if isinstance(given, dict) else given
+            problems.append(problem_of(error, key=str(key), value=given))
     return problems
 
 

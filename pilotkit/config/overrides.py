@@ -45,7 +45,8 @@ def check_overrides(
     """All problems of the overrides one by one, and those overrides that have none.
 
     Options in `extra_dirs` (the user's own `--config-dir`) are as good as ours. Without `multirun`, several values
-    for one name are a problem. Of a sweep, only the first choice is handed back: it stands for the others when the rest is composed.
+    for one name are a problem. Of a sweep, only the first choice is handed back: it stands for the others when the
+    rest is composed.
     """
     problems: list[Problem] = []
     sound: list[str] = []

@@ -20,6 +20,7 @@ from pilotkit.units import format_bytes
 
 LOG_TAIL_BYTES = 256 * 1024
 LITTLE_SPACE_BYTES = 1024 * 1024
+ROOT_CAUSE = "Root Cause (first observed failure):"
 TORCHRUN_FAILURE = re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s+: (?P<code>-?\d+)")
 # What a process says last when the allocator's refusal could not become a Python exception.
 MEMORY_WORDS = ("std::bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
@@ -37,23 +38,27 @@ class Outcome:
     """`requested_bytes`, `peak_allocated_bytes`, `where`; only with status does_not_fit."""
 
 
-def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_kills: int) -> Outcome:
-    """Read what the processes left. `oom_kills`: how many the kernel counted in our control group meanwhile."""
+def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_kills: int, torchrun: bool) -> Outcome:
+    """Read what the processes left. `oom_kills`: how many the kernel counted in our control group meanwhile.
+
+    `returncode` is torchrun's where `torchrun` started the ranks, else the one worker's; None when the time was up.
+    """
     result = phase.read_result()
     if returncode == 0 and result is not None:
         return Outcome("ok", wall_seconds, result=result)
     log = read_tail(phase.log)
     if returncode is None:
         return Outcome("timed_out", wall_seconds, failure=Failure("the time limit was reached", log=last_lines(log)))
-    errors = phase.errors()
+    errors = sorted(phase.errors(), key=lambda error: float(error.get("time", 0.0)))
     refused = [error for error in errors if error.get("out_of_memory")]
     if refused:
         return _does_not_fit(refused[0], wall_seconds)
-    killed = _killed_rank(log, returncode)
-    if killed is not None and (oom_kills > 0 or any(word in log for word in MEMORY_WORDS)):
-        evidence = "the kernel's out-of-memory killer" if oom_kills else "the allocator's last words in the log"
-        where = {"rank": killed[0], "out_of_memory": {"where": f"killed, says {evidence}"}, "summary": evidence}
-        return _does_not_fit(where, wall_seconds)
+    killed = _killed_rank(log, returncode, torchrun=torchrun)
+    if killed is not None:
+        evidence = _memory_evidence(log, number=killed[1], oom_kills=oom_kills)
+        if evidence:
+            failure = Failure(f"{_who(killed[0])} was killed for want of memory", cause=evidence, rank=killed[0])
+            return Outcome("does_not_fit", wall_seconds, failure=failure, out_of_memory={"where": evidence})
     failure = _failure(killed, errors, log, returncode)
     free = shutil.disk_usage(phase.path).free
     if free < LITTLE_SPACE_BYTES:
@@ -73,19 +78,28 @@ def _does_not_fit(error: dict[str, Any], wall_seconds: float) -> Outcome:
     return Outcome("does_not_fit", wall_seconds, failure=failure, out_of_memory=error["out_of_memory"])
 
 
-def _failure(killed: tuple[int, int] | None, errors: Sequence[dict[str, Any]], log: str, returncode: int) -> Failure:
+def _memory_evidence(log: str, *, number: int, oom_kills: int) -> str:
+    """What says that signal `number` was for want of memory; empty when nothing does. The kernel sends SIGKILL only."""
+    if oom_kills > 0 and number == signal.SIGKILL:
+        return "says the kernel's out-of-memory killer"
+    return "say the allocator's last words in the log" if any(word in log for word in MEMORY_WORDS) else ""
+
+
+def _failure(
+    killed: tuple[int | None, int] | None, errors: Sequence[dict[str, Any]], log: str, returncode: int
+) -> Failure:
     """A rank that was killed is the cause; its neighbours only report that it went away."""
     if killed is not None:
         rank, number = killed
         return Failure(
-            f"rank {rank} was killed by {signal_name(number)}",
+            f"{_who(rank)} was killed by {signal_name(number)}",
             cause=_meaning(number),
             rank=rank,
             traceback=_fatal_error(log),
             log=last_lines(log),
         )
     if errors:
-        first = min(errors, key=lambda error: float(error.get("time", 0.0)))
+        first = errors[0]  # the earliest
         return Failure(
             f"rank {first['rank']}: {first['summary']}",
             cause=str(first.get("cause", "")),
@@ -96,15 +110,25 @@ def _failure(killed: tuple[int, int] | None, errors: Sequence[dict[str, Any]], l
     return Failure(f"the worker ended with exit code {returncode} and left no result", log=last_lines(log))
 
 
-def _killed_rank(log: str, returncode: int) -> tuple[int, int] | None:
-    """(rank, signal number) of the rank that a signal ended; torchrun's own SIGTERM to the others does not count."""
+def _killed_rank(log: str, returncode: int, *, torchrun: bool) -> tuple[int | None, int] | None:
+    """(rank, signal number) of the rank that a signal ended; rank None is torchrun itself.
+
+    torchrun's root cause comes first although it prints it last. Of the others its own SIGTERM does not count, and
+    theirs may: a rank whose neighbour was killed can fail a moment before torchrun looks.
+    """
     if returncode < 0:
-        return 0, -returncode
-    for match in TORCHRUN_FAILURE.finditer(log):
-        code = int(match["code"])
-        if code < 0 and -code != signal.SIGTERM:
-            return int(match["rank"]), -code
+        return (None if torchrun else 0), -returncode
+    before, _, root = log.partition(ROOT_CAUSE)
+    for part, is_root in ((root, True), (before, False)):
+        for match in TORCHRUN_FAILURE.finditer(part):
+            number = -int(match["code"])
+            if number > 0 and (is_root or number != signal.SIGTERM):
+                return int(match["rank"]), number
     return None
+
+
+def _who(rank: int | None) -> str:
+    return "torchrun" if rank is None else f"rank {rank}"
 
 
 def signal_name(number: int) -> str:

@@ -17,6 +17,7 @@ from pilotkit.launch.environment import RUN_DIR_VARIABLE
 POLL_SECONDS = 0.05
 # torchrun passes SIGTERM on and waits for its ranks; a rank in a collective needs a moment.
 GRACE_SECONDS = 8.0
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_to_end(
@@ -86,13 +87,17 @@ def end_leftovers(run_dir: str) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not cut the cleaning-up short. Only the main thread may change signals."""
+    """A second Ctrl-C, or the scheduler's next signal, must not cut the cleaning-up short.
+
+    Only the main thread may change signals.
+    """
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING_SIGNALS}
     except ValueError:
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -50,7 +50,8 @@ def run_worker(
     )
     wall_seconds = time.monotonic() - started
     oom_kills = count_oom_kills() - kills_before
-    return judge(folder, returncode=returncode, wall_seconds=wall_seconds, oom_kills=oom_kills), environment
+    outcome = judge(folder, returncode=returncode, wall_seconds=wall_seconds, oom_kills=oom_kills, torchrun=torchrun)
+    return outcome, environment
 
 
 class _Follower:

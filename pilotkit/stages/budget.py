@@ -8,6 +8,7 @@ import os
 
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes, usable_cpus
 from pilotkit.decide.ledger import build_ledger
+from pilotkit.launch.environment import worker_environment
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult
 from pilotkit.units import format_bytes
@@ -53,13 +54,18 @@ def _loader_cores(run: Run) -> tuple[dict[str, object], list[str]]:
     """How many cores there really are here, who chose the threads, and how many loader processes they can feed."""
     cpus = usable_cpus()
     nproc = run.arithmetic.nproc_per_node
-    exported = os.environ.get("OMP_NUM_THREADS")
+    environment = worker_environment(
+        os.environ,
+        run_dir=run.run_dir.path,
+        usable_cpus=cpus.count,
+        nproc=max(nproc, run.config.hardware.device_count),  # as in `Run.work`
+    )
     suggested = max(cpus.count // nproc, 1)
     threads = {
         "usable_cpus": cpus.count,
         "usable_cpus_source": cpus.source,
-        "num_threads": int(exported) if exported and exported.isdigit() else max(cpus.count // nproc, 1),
-        "threads_set_by": "OMP_NUM_THREADS in the environment" if exported else "pilotkit",
+        "num_threads": environment.num_threads,
+        "threads_set_by": environment.threads_set_by,
         "suggested_num_workers": min(suggested, cpus.count),
     }
     asked = run.config.data.num_workers * nproc

@@ -12,7 +12,10 @@ from pilotkit.units import format_bytes, format_count, format_seconds
 
 ITEMS = ("load", "optimizer steps", "evaluate", "checkpoint save", "checkpoint restore", "evaluate again")
 # Where a traceback ended, by the words of `pilotkit.worker.failure`, and which item that is.
-FAILED_ITEM = {"a step": 1, "evaluation": 2, "checkpoint save": 3, "building the model": 0}
+FAILED_ITEM = {
+    "prove": {"building the model": 0, "a step": 1, "evaluation": 2, "checkpoint save": 3},
+    "prove_restore": {"building the model": 4, "checkpoint load": 4, "evaluation": 5},
+}
 
 
 def run(run: Run) -> StageResult:
@@ -24,7 +27,8 @@ def run(run: Run) -> StageResult:
     second = run.work("prove_restore")
     saved = first.result["metrics"]
     if second.status != "ok":
-        card = [*_first_rows(saved), *_card_until(4, second)[4:]]
+        failed = _failed_item(run, "prove_restore")
+        card = [*_first_rows(saved), *_card_until(failed, second)[len(_first_rows(saved)) :]]
         return not_ok(run, second, details={"card": card})
     restored = second.result["metrics"]
     metrics = Metrics()
@@ -66,8 +70,17 @@ def _card_until(failed: int, outcome: Outcome) -> list[dict[str, str]]:
 
 
 def _failed_item(run: Run, phase: str) -> int:
-    places = [error.get("where", "") for error in run.run_dir.phase(phase).errors()]
-    return FAILED_ITEM.get(places[0], 0) if places else 0
+    """By the traceback, where a rank left one; else, as after kill -9, by how far the phase had told of itself."""
+    folder = run.run_dir.phase(phase)
+    places = [error.get("where", "") for error in folder.errors()]
+    if places:
+        return FAILED_ITEM[phase].get(places[0], min(FAILED_ITEM[phase].values()))
+    num_lines = len(folder.progress.read_bytes().splitlines()) if folder.progress.exists() else 0
+    if phase == "prove_restore":
+        return 4 if num_lines < 2 else 5
+    # One line for the model, one a step, one each for the evaluation and the save.
+    num_steps = run.config.prove.num_steps
+    return 0 if num_lines == 0 else 1 if num_lines <= num_steps else min(num_lines - num_steps + 1, 3)
 
 
 def _row(index: int, verdict: str, note: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ def run(run: Run) -> StageResult:
     after = outcomes["restore_after"].result
     metrics = Metrics()
     metrics.add("given", num_steps=run.config.restore.num_steps, world_size=nproc)
-    metrics.add("measured", after["metrics"], continued_loss=after["steps"][-1]["loss"])
+    metrics.add("measured", after["metrics"], continued_loss=float(after["steps"][-1]["loss"]))
     details: dict[str, Any] = {"threads": run.threads, "steps": {p: o.result["steps"] for p, o in outcomes.items()}}
     if given:
         details["comparison"] = [_row("checkpoint", "PASS", f"{given} loads, and training goes on from its step")]
@@ -38,7 +38,7 @@ def run(run: Run) -> StageResult:
         ]
         return StageResult("ok", metrics, details, {"checkpoint": given})
     reference, before = outcomes["restore_uninterrupted"].result, outcomes["restore_before"].result
-    metrics.add("measured", before["metrics"], uninterrupted_loss=reference["steps"][-1]["loss"])
+    metrics.add("measured", before["metrics"], uninterrupted_loss=float(reference["steps"][-1]["loss"]))
     metrics.add("measured", max_loss_difference=_max_difference(reference, after))
     details["comparison"] = compare(reference, before, after, rtol=run.config.restore.rtol)
     artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
@@ -60,8 +60,8 @@ def compare(reference: dict[str, Any], before: dict[str, Any], after: dict[str, 
         _equal("data position", [step["row_ids"] for step in resumed], [step["row_ids"] for step in continued]),
         _equal("learning rate", [step["lr"] for step in resumed], [step["lr"] for step in continued]),
         *_fingerprints(reference["fingerprints"], after["fingerprints"], rtol=rtol),
-        _close("losses", [step["loss"] for step in resumed], [step["loss"] for step in continued], rtol=rtol),
-        _close("gradient norms", _norms(resumed), _norms(continued), rtol=rtol),
+        _close("losses", _numbers(resumed, "loss"), _numbers(continued, "loss"), rtol=rtol),
+        _close("gradient norms", _numbers(resumed, "grad_norm"), _numbers(continued, "grad_norm"), rtol=rtol),
         _close("evaluation", [reference["eval_loss"]], [after["eval_loss"]], rtol=rtol),
     ]
 
@@ -98,6 +98,8 @@ def _equal(component: str, expected: Any, found: Any) -> Row:
 
 
 def _close(component: str, expected: Sequence[float], found: Sequence[float], *, rtol: float) -> Row:
+    if len(expected) != len(found):
+        return _row(component, "FAIL", f"{len(found)} values instead of {len(expected)}")
     if not expected:
         return _row(component, "NOT RUN", "there is none")
     pairs = list(zip(expected, found, strict=True))
@@ -108,8 +110,9 @@ def _close(component: str, expected: Sequence[float], found: Sequence[float], *,
     return _row(component, "FAIL", f"value {index + 1} of {len(pairs)}: {other!r} instead of {one!r}")
 
 
-def _norms(steps: Sequence[dict[str, Any]]) -> list[float]:
-    return [step["grad_norm"] for step in steps if step["grad_norm"] is not None]
+def _numbers(steps: Sequence[dict[str, Any]], name: str) -> list[float]:
+    """What is not finite came as text, which float() reads."""
+    return [float(step[name]) for step in steps if step[name] is not None]
 
 
 def _max_difference(reference: dict[str, Any], after: dict[str, Any]) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pilotkit.config.batch import largest_part
 from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
 from pilotkit.errors import PilotkitError
@@ -125,9 +126,9 @@ def mesh_of(session: Session, *, strategy: str) -> tuple[int, int]:
         return 1, world_size
     if strategy == "hsdp":
         shard = min(session.arithmetic.dp_shard, world_size)
-        # A group that spans nodes does not fit on one; half of the node keeps both kinds of traffic.
+        # A group that spans nodes does not fit on one; a part of the node keeps both kinds of traffic.
         if shard in (1, world_size) or world_size % shard:
-            shard = max(world_size // 2, 1)
+            shard = largest_part(world_size)
         return world_size // shard, shard
     return 1, 1
 

@@ -7,18 +7,21 @@ import dataclasses
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from pilotkit.errors import ConfigError, PilotkitError
 from pilotkit.records import atomic
 from pilotkit.records.run_dir import PhaseDir
 
+# The folder of our own functions: a user's `load` or `evaluate` is none of them.
+TRAIN = ("pilotkit", "train")
+
 
 def write(phase: PhaseDir, *, rank: int, error: BaseException) -> None:
     """Write `error-<rank>.json` and print the traceback into the log. Never raises: the error itself matters more."""
     happened = time.time()
     text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - the log is where people look next
     content: dict[str, Any] = {
         "rank": rank,
         "time": happened,
@@ -29,9 +32,11 @@ def write(phase: PhaseDir, *, rank: int, error: BaseException) -> None:
         "where": _where(error),
         "out_of_memory": _out_of_memory(error),
     }
-    # A disk that is full keeps us from this file, too; the log's last lines are then all there is.
+    # A disk that is full may keep us from either; each is tried whatever became of the other.
     with contextlib.suppress(OSError):
         atomic.write_json(phase.error(rank), content)
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - the log is where people look next
 
 
 def _summary(error: BaseException) -> str:
@@ -50,8 +55,8 @@ def _problems(error: BaseException) -> list[dict[str, Any]]:
 
 def _out_of_memory(error: BaseException) -> dict[str, Any] | None:
     try:
-        from pilotkit.device import is_out_of_memory
-    except ImportError:
+        from pilotkit.meter.out_of_memory import is_out_of_memory
+    except (ImportError, OSError):  # a torch whose libraries are missing raises the second
         return None
     found = is_out_of_memory(error)
     if found is None:
@@ -61,7 +66,8 @@ def _out_of_memory(error: BaseException) -> dict[str, Any] | None:
 
 def _where(error: BaseException) -> str:
     """Which part of the step was going on, by the names of our own functions on the stack."""
-    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    frames = traceback.extract_tb(error.__traceback__)
+    names = [frame.name for frame in frames if Path(frame.filename).parts[-3:-1] == TRAIN]
     steps = {"evaluate": "evaluation", "save": "checkpoint save", "load": "checkpoint load", "train_step": "a step"}
     known = [steps[name] for name in names if name in steps]
     return known[-1] if known else "building the model"

@@ -89,7 +89,7 @@ def test_a_clean_test_passes(report: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "markers"), [("unit", []), ("torch", ["torch"]), ("runs", ["slow", "torch"]), ("browser", ["slow"])]
+    ("room", "markers"), [("unit", []), ("torch", ["torch"]), ("runs", ["slow"]), ("browser", ["slow"])]
 )
 def test_a_folder_gives_its_markers(report: dict[str, str], room: str, markers: list[str]) -> None:
     assert f"markers: {markers}" in report[f"{room}/test_markers"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any
 
+from pilotkit.errors import PilotkitError
 from pilotkit.records import atomic
 from pilotkit.records.run_dir import RunDir
 from pilotkit.worker.session import Session, open_session
@@ -37,7 +39,20 @@ def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
     with open_session(run_dir, phase=phase, on_device=phase not in WITHOUT_DEVICE) as session:
         result = function(session, **arguments)
     if rank == 0:
+        _check_finite(result)
         atomic.write_json(run_dir.phase(phase).result, result)
+
+
+def _check_finite(value: Any, name: str = "") -> None:
+    """JSON has no NaN; say which number it is, such as the loss of an evaluation after the weights have diverged."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_finite(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_finite(item, f"{name}.{index}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PilotkitError(f"{name} is {value}: the run left the range of numbers, often for a learning rate too high")
 
 
 __all__ = ["PHASES", "Session", "run_phase"]

@@ -7,6 +7,7 @@ The driver compares them: no phase judges itself.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,8 @@ def _run(session: Session, built: Built, *, num_steps: int, label: str) -> list[
         steps.append(
             {
                 "step": result.step,
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
+                "loss": _plain(result.loss),
+                "grad_norm": _plain(result.grad_norm),
                 "lr": result.lr,
                 "row_ids": rows,
                 "skipped": result.skipped,
@@ -83,6 +84,11 @@ def _run(session: Session, built: Built, *, num_steps: int, label: str) -> list[
         )
         session.progress(index + 1, num_steps, label=label)
     return steps
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON has no infinity, and a step that the loss scaler skipped has one: it is told as text."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _finish(session: Session, built: Built, steps: list[dict[str, Any]]) -> dict[str, Any]:

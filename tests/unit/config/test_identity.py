@@ -1,0 +1,75 @@
+"""The digest of a configuration: the same for the same intended run, another for any other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pilotkit.config.identity import config_digest, identity_of
+from pilotkit.config.schema import PilotConfig
+
+Changed = Callable[..., PilotConfig]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"stage": "measure"},
+        {"name": "other"},
+        {"output_dir": "/elsewhere"},
+        {"measure.num_measured_steps": 50},
+        {"pilot.strategies": ["ddp"]},
+        {"prove.num_steps": 7},
+        {"restore.path": "/ckpt"},
+        {"budget.download_seconds": 60.0},
+        {"plan.price_per_gpu_hour": 2.5},
+        {"reservation.days": 30.0},
+        {"report.open_browser": True},
+        {"hardware.sources": {"memory_bytes": "a better source"}},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_how_a_stage_looks_at_the_run_does_not_identify_it(changed: Changed, values: dict[str, Any]) -> None:
+    assert config_digest(changed(values)) == config_digest(changed({}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"train.seq_len": 256},
+        {"train.seed": 1},
+        {"train.total_tokens": 1},
+        {"model.kwargs": {"num_layers": 5}},
+        {"model.revision": "abc"},
+        {"data.num_workers": 2},
+        {"data.path": "/corpus"},
+        {"optimizer.lr": 0.5},
+        {"scheduler.name": "linear"},
+        {"parallelism.num_nodes": 2},
+        {"precision.name": "bf16"},
+        {"activation_checkpointing.mode": "full"},
+        {"hardware.memory_bytes": 1},
+        {"image": "app@sha256:1"},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_what_is_trained_and_on_what_identifies_it(changed: Changed, values: dict[str, Any]) -> None:
+    assert config_digest(changed(values)) != config_digest(changed({}))
+
+
+def test_the_digest_does_not_rest_on_the_order_of_names(changed: Changed) -> None:
+    one, other = changed({"model.kwargs": {"a": 1, "b": "ü"}}), changed({"model.kwargs": {"b": "ü", "a": 1}})
+    assert config_digest(one) == config_digest(other)
+    assert len(config_digest(one)) == 64
+
+
+def test_every_section_is_on_one_side(changed: Changed) -> None:
+    """A new section has to be decided on; this test lists those that do not identify a run."""
+    sections = {field.name for field in dataclasses.fields(PilotConfig)}
+    assert sections - set(identity_of(changed({}))) == {
+        *("stage", "name", "output_dir", "reservation", "cluster"),
+        *("prove", "measure", "pilot", "restore", "budget", "plan", "report"),
+    }
