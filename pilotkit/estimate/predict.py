@@ -1,50 +1,58 @@
-"""One estimate from a workload and a shape: memory now, time beside it. The Python call behind `stage=estimate`.
+"""One estimate from a workload and a shape: peak memory by kind and moment, reserved memory, the operators of a step.
 
-    from pilotkit.estimate import predict
-
-Called by the worker's phase and by notebooks. Returns plain data; knows no hardware option, so it says nothing of fits.
+Called by the worker's phase and by notebooks (`from pilotkit.estimate.predict import Estimator`). Returns plain data;
+knows no hardware option, so it says nothing of fits. A deep model is traced at three and at four of its repeated units;
+only when the expansion of the first has the second's peaks is any other depth taken from it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from pilotkit.estimate.allocator import Replayed, replay
+from pilotkit.estimate.depth import UNITS, NotRepeating, expand, rebuild, scale_outside
 from pilotkit.estimate.events import Trace
 from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
-from pilotkit.estimate.trace import trace_step
+from pilotkit.estimate.trace import FakeModel, trace_fake
 from pilotkit.estimate.workload import Workload
 
 NOT_TRACED = (
-    "the device context, library workspaces and communication buffers are not traced: they stand as overhead",
+    "context, library workspaces and communication buffers are not traced: they stand as overhead",
     "scratch memory inside one kernel is not traced",
 )
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Peaks of one rank, bytes, and the trace they come from."""
+    """Memory of one rank, bytes, and the trace it comes from."""
 
     trace: Trace
+    num_params: int
     peaks: dict[str, Peak]
     static: dict[str, int]
+    native: Replayed
+    expandable: Replayed
     notes: tuple[str, ...]
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """The highest of all steps and the evaluation: what has to fit."""
+        """The highest of both steps and the evaluation: what has to fit."""
         return max(peak.num_bytes for peak in self.peaks.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the record: `metrics`, and `details` that the page draws."""
-        steady = self.peaks["steady step"]
         metrics = {
             "peak_allocated_bytes": self.peak_allocated_bytes,
+            "native_reserved_bytes": self.native.peak_reserved_bytes,
+            "expandable_reserved_bytes": self.expandable.peak_reserved_bytes,
             "first_step_peak_bytes": self.peaks["first step"].num_bytes,
-            "steady_step_peak_bytes": steady.num_bytes,
+            "steady_step_peak_bytes": self.peaks["steady step"].num_bytes,
             # A save copies nothing on the device: what stays between steps is there.
             "checkpoint_peak_bytes": sum(self.static.values()),
             **{f"{kind}_bytes": num_bytes for kind, num_bytes in self.static.items()},
+            "num_params": self.num_params,
         }
         if "evaluation" in self.peaks:
             metrics["evaluation_peak_bytes"] = self.peaks["evaluation"].num_bytes
@@ -61,19 +69,92 @@ class Prediction:
         return {"metrics": metrics, "details": details}
 
 
+class Estimator:
+    """Builds the fake model once; every shape asked of it costs one or two short traces.
+
+    Raises EstimateError for a model that cannot be traced, here and in `predict`.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.source = FakeModel(workload)
+        self._num_units = self.source.num_blocks // self.source.period if self.source.period else 0
+        self.is_expanded = self._num_units > UNITS + 1
+        """Whether deeper traces follow from short ones; false for a shallow model, and once they did not."""
+
+    def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
+        """Memory and operators of one shape."""
+        trace = self.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
+        return Prediction(
+            trace,
+            self.source.num_params,
+            peaks(trace),
+            static_bytes(trace),
+            replay(requests(trace), expandable=False),
+            replay(requests(trace), expandable=True),
+            tuple(_notes(self.workload, trace)),
+        )
+
+    def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
+        """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
+        if self.is_expanded:
+            expanded = self._expanded(micro_batch_size=micro_batch_size, seq_len=seq_len)
+            if expanded is not None:
+                return expanded
+            self.is_expanded = False
+        return trace_fake(self.source, micro_batch_size=micro_batch_size, seq_len=seq_len, counts_operators=True)
+
+    def _expanded(self, *, micro_batch_size: int, seq_len: int) -> Trace | None:
+        period = self.source.period
+        three, four = (
+            trace_fake(
+                self.source,
+                micro_batch_size=micro_batch_size,
+                seq_len=seq_len,
+                num_blocks=units * period,
+                counts_operators=units == UNITS,
+            )
+            for units in (UNITS, UNITS + 1)
+        )
+        try:
+            proof = self._at(three, four, num_units=UNITS + 1)
+            if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
+                return None
+            return self._at(three, four, num_units=self._num_units)
+        except NotRepeating:
+            return None
+
+    def _at(self, three: Trace, four: Trace, *, num_units: int) -> Trace:
+        sizes = scale_outside(three, four, num_units=num_units)
+        events = [
+            dataclasses.replace(event, num_bytes=size) for event, size in zip(three.events, sizes, strict=True) if size
+        ]
+        resized = dataclasses.replace(three, events=events)
+        period = self.source.period
+        return rebuild(resized, expand(resized, num_units=num_units, period=period), num_units=num_units, period=period)
+
+
 def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:
-    """Trace one shape. Raises EstimateError for a model that cannot be traced."""
-    trace = trace_step(workload, micro_batch_size=micro_batch_size, seq_len=seq_len)
-    return Prediction(trace, peaks(trace), static_bytes(trace), tuple(_notes(workload)))
+    """One shape of one workload. Raises EstimateError for a model that cannot be traced."""
+    return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
 
 
-def _notes(workload: Workload) -> list[str]:
+def requests(trace: Trace) -> list[tuple[int, int, int]]:
+    """What the allocator is asked in the order of the trace, first for what was there before."""
+    before = [(number, num_bytes, 0) for number, (_, num_bytes) in trace.initial.items()]
+    return before + [(event.tensor, event.num_bytes, event.stream) for event in trace.events]
+
+
+def _peak_bytes(trace: Trace) -> list[int]:
+    return [peak.num_bytes for peak in peaks(trace).values()]
+
+
+def _notes(workload: Workload, trace: Trace) -> list[str]:
     notes = list(NOT_TRACED)
     if workload.strategy == "ddp":
         notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
-    notes.append(
-        f"gradients are {'sharded' if workload.strategy in ('fsdp', 'hsdp') else 'whole'} between micro-batches"
-        if workload.strategy not in ("fsdp", "hsdp") or workload.grad_accum_steps == 1
-        else "between micro-batches FSDP keeps whole gradients, as pilotkit reduces them in the last one only"
-    )
+    if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
+        notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
+    if trace.attention:
+        notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
     return notes

@@ -6,6 +6,7 @@ and refills in place is seen through `UntypedStorage.resize_`. Never keeps a ten
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ class Recorder:
         self.step = 0
         self.moment = "data"
         self.block = NO_BLOCK
+        self.block_before = NO_BLOCK
+        """Between two blocks, the one that has just ended: it is what its frees come from."""
         self.counts_operators = False
         self.in_model = False
         self._is_open = False
@@ -50,6 +53,7 @@ class Recorder:
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._owners: dict[int, int] = {}
         """Block of each live storage, by number: a parameter's own, and what was computed from it alone."""
+        self._assigned: dict[int, int] = {}
         self._zero_flags: set[int] = set()
         self._entered: list[Any] = []
         self._paused = 0
@@ -69,8 +73,26 @@ class Recorder:
         keys = [part.untyped_storage()._cdata for part in plain_parts(tensor)]
         return [self._numbers[key] for key in keys if key in self._numbers]
 
+    def block_of(self, tensor: Tensor) -> int:
+        """The block that a live tensor belongs to."""
+        return next((self._owners[number] for number in self.number_of(tensor)), NO_BLOCK)
+
+    def assign(self, tensor: Tensor, *, kind: str, block: int) -> None:
+        """Say what a live tensor turned out to be, and which block it belongs to."""
+        for number in self.number_of(tensor):
+            self.trace.kinds[number] = kind
+            self._owners[number] = self._assigned[number] = block
+
+    def finish(self) -> None:
+        """Give the events of assigned tensors their blocks."""
+        self.trace.events = [
+            dataclasses.replace(event, block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
+            for event in self.trace.events
+        ]
+
     def __enter__(self) -> Recorder:
-        self._entered = [_watch_resize(self._resized), _quiet_propagation(self), _Watch(self._see_operator)]
+        watch = _Watch(self._see_operator)
+        self._entered = [_watch_resize(self._resized), _watch_streams(self), _quiet_propagation(self), watch]
         for context in self._entered:
             context.__enter__()
         self._is_open = True
@@ -125,21 +147,27 @@ class Recorder:
     def _see_result(self, result: Any, args: Any, *, name: str) -> bool:
         """Whether anything was allocated."""
         made = False
-        for index, tensor in enumerate(returned(result)):
+        outputs = list(returned(result))
+        for index, tensor in enumerate(outputs):
             for part in plain_parts(tensor):
                 storage = part.untyped_storage()
                 if part.device.type == "cpu" and self._sizes.get(storage._cdata) != storage.nbytes():
                     made = True
-                    self._count(storage, name=name, block=self._block_of(args, index))
+                    self._count(storage, name=name, block=self._block_of(args, index, len(outputs)))
         return made
 
-    def _block_of(self, args: Any, index: int) -> int:
-        """The block at work; in the optimizer, the one that owns the parameter which output `index` was made from."""
-        if self.block != NO_BLOCK or self.moment in (FORWARD, "data", "evaluation"):
+    def _block_of(self, args: Any, index: int, num_outputs: int) -> int:
+        """The block at work; in the optimizer, the one that owns the parameter which output `index` was made from.
+
+        Operators on lists give one output an item; one output of a whole list (a stack of norms) belongs to no block.
+        """
+        if self.moment != "optimizer":
             return self.block
         for value in args:
             if isinstance(value, (list, tuple)):
-                value = value[index] if index < len(value) else None
+                if len(value) != num_outputs:
+                    return NO_BLOCK
+                value = value[index]
             if isinstance(value, Tensor):
                 for part in plain_parts(value):
                     number = self._numbers.get(part.untyped_storage()._cdata)
@@ -169,7 +197,7 @@ class Recorder:
     def _release(self, key: int) -> None:
         number, size = self._numbers[key], self._sizes[key]
         owner = self._owners.get(number, NO_BLOCK)
-        block = self.block if self.block != NO_BLOCK else owner
+        block = next((found for found in (self.block, self.block_before) if found != NO_BLOCK), owner)
         self._event(number, -size, block=block, operator="free")
 
     def _event(self, number: int, num_bytes: int, *, block: int, operator: str) -> None:
@@ -220,6 +248,29 @@ def _watch_resize(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[N
         yield
     finally:
         storage_class.resize_ = original
+
+
+@contextmanager
+def _watch_streams(recorder: Recorder) -> Iterator[None]:
+    """FSDP allocates on streams of its own, which share no free memory; on the processor they are stubs."""
+    numbers = {id(torch.cpu.current_stream()): 0}
+    original = torch.cpu.stream
+
+    @contextmanager
+    def stream(entered: Any) -> Iterator[None]:
+        before = recorder.stream
+        recorder.stream = numbers.setdefault(id(entered), len(numbers) + 1) if entered is not None else 0
+        try:
+            yield
+        finally:
+            recorder.stream = before
+
+    processor: Any = torch.cpu
+    processor.stream = stream
+    try:
+        yield
+    finally:
+        processor.stream = original
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the recorder. DDP's C++ reducer does not take fake tensors: its buckets are adde
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pilotkit.estimate.events import NO_BLOCK, Trace
 from pilotkit.estimate.fake import build_fake, fake_group, fake_mode, quiet
@@ -34,24 +34,66 @@ from pilotkit.train.trainer import Trainer
 
 MOMENT_OF_SECTION = {"data_wait": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 CPU = torch.device("cpu")
+MAX_PERIOD = 6
 
 
-def trace_step(
-    workload: Workload, *, micro_batch_size: int, seq_len: int, depth: int | None = None, counts_operators: bool = False
-) -> Trace:
-    """The memory events of two steps and an evaluation at one shape; `depth` keeps only so many of the blocks.
+def trace_step(workload: Workload, *, micro_batch_size: int, seq_len: int, counts_operators: bool = False) -> Trace:
+    """The memory events of two steps and an evaluation at one shape.
 
     Raises EstimateError, with what to do, for a model that cannot be traced, and ConfigError as the factories do.
     """
+    source = FakeModel(workload)
+    return trace_fake(source, micro_batch_size=micro_batch_size, seq_len=seq_len, counts_operators=counts_operators)
+
+
+class FakeModel:
+    """The model on fake tensors, built once for any number of traces. Facts about it need no trace."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.mode = fake_mode()
+        with quiet(), explained("building the model"):
+            self._model = build_fake(workload.build_model, self.mode, dtype=DTYPES[workload.precision.param_dtype])
+        blocks = find_blocks(self._model, path=workload.blocks)
+        self.num_blocks = len(blocks) if blocks is not None else 0
+        self.period = _period([_signature(block) for block in blocks or ()])
+        """Blocks in the shortest run that repeats; 0 when none does."""
+        self.num_params = sum(param.numel() for param in self._model.parameters())
+
+    def keep(self, num_blocks: int) -> None:
+        """Drop all blocks but the first; the facts above stay those of the whole model."""
+        blocks = find_blocks(self._model, path=self.workload.blocks)
+        assert blocks is not None
+        del blocks[num_blocks:]
+
+    def copy(self, *, num_blocks: int | None) -> tuple[nn.Module, nn.ModuleList | None]:
+        """A model to wrap and train, with its blocks."""
+        with self.mode:
+            model = copy.deepcopy(self._model)
+        blocks = find_blocks(model, path=self.workload.blocks)
+        if blocks is not None and num_blocks is not None:
+            del blocks[num_blocks:]
+        return model, blocks
+
+
+def trace_fake(
+    source: FakeModel,
+    *,
+    micro_batch_size: int,
+    seq_len: int,
+    num_blocks: int | None = None,
+    counts_operators: bool = False,
+) -> Trace:
+    """Trace one shape; `num_blocks` keeps only so many of the blocks. Raises as `trace_step`."""
+    workload, mode = source.workload, source.mode
     row = dict(workload.read_row(seq_len))
-    mode = fake_mode()
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(_process_switches(workload))
         if workload.strategy in SHARDED:
             stack.enter_context(fake_group(workload.world_size))
         with explained("building the model"):
-            model, blocks = _build(workload, mode, depth=depth)
+            model, blocks = _wrap(workload, *source.copy(num_blocks=num_blocks))
         trace = Trace(num_blocks=len(blocks) if blocks is not None else 0)
         recorder = Recorder(trace)
         optimizer = build_optimizer(model.parameters(), **workload.optimizer)
@@ -84,11 +126,31 @@ def _process_switches(workload: Workload) -> Iterator[None]:
             gc.enable()
 
 
-def _build(workload: Workload, mode: FakeTensorMode, *, depth: int | None) -> tuple[nn.Module, nn.ModuleList | None]:
-    model = build_fake(workload.build_model, mode, dtype=DTYPES[workload.precision.param_dtype])
-    blocks = find_blocks(model, path=workload.blocks)
-    if blocks is not None and depth is not None:
-        del blocks[depth:]
+def _signature(block: nn.Module) -> tuple[object, ...]:
+    """What makes two blocks alike: types, shapes, and plain settings other than the block's own number."""
+    found: list[object] = []
+    for name, module in block.named_modules():
+        plain = {
+            key: value
+            for key, value in vars(module).items()
+            if isinstance(value, (int, float, str)) and not key.endswith(("idx", "index", "layer_id"))
+        }
+        found.append((name, type(module), sorted(plain.items(), key=lambda item: item[0])))
+    tensors = (*block.named_parameters(), *block.named_buffers())
+    found += [(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for name, tensor in tensors]
+    return tuple(map(str, found))
+
+
+def _period(signatures: list[tuple[object, ...]]) -> int:
+    for period in range(1, MAX_PERIOD + 1):
+        if len(signatures) % period == 0 and all(
+            signature == signatures[index % period] for index, signature in enumerate(signatures)
+        ):
+            return period
+    return 0
+
+
+def _wrap(workload: Workload, model: nn.Module, blocks: nn.ModuleList | None) -> tuple[nn.Module, nn.ModuleList | None]:
     activation_checkpointing.apply(model, mode=workload.activation_checkpointing, blocks=blocks)
     if workload.strategy in SHARDED:
         model = parallelize(
@@ -192,15 +254,19 @@ def _follow_blocks(recorder: Recorder, model: nn.Module, blocks: nn.ModuleList |
         if index == 0:
             _hook(args, partial(at, NO_BLOCK))
 
-    def leave(index: int, _module: nn.Module, _args: Any, output: Any) -> None:
-        recorder.block = NO_BLOCK
+    def follow(index: int, _module: nn.Module, _args: Any, output: Any) -> None:
         _hook(output, partial(at, index))
+
+    def leave(index: int, *_: Any) -> None:
+        recorder.block, recorder.block_before = NO_BLOCK, index
 
     def inside(value: bool, *_: Any) -> None:
         recorder.in_model = value
 
     for index, block in enumerate(blocks or ()):
         block.register_forward_pre_hook(partial(enter, index), prepend=True)
+        # The first of the hooks on the output, so that in backward it comes before FSDP gathers for this block.
+        block.register_forward_hook(partial(follow, index), prepend=True)
         block.register_forward_hook(partial(leave, index))
     model.register_forward_pre_hook(partial(inside, True), prepend=True)
     model.register_forward_hook(partial(inside, False), always_call=True)
@@ -222,12 +288,12 @@ class _Sections:
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         recorder = self._recorder
-        recorder.moment, recorder.block = MOMENT_OF_SECTION[name], NO_BLOCK
+        recorder.moment, recorder.block, recorder.block_before = MOMENT_OF_SECTION[name], NO_BLOCK, NO_BLOCK
         if name == "optimizer":
             self._name_gradients()
         first = len(recorder.trace.events)
         yield
-        recorder.block = NO_BLOCK
+        recorder.block = recorder.block_before = NO_BLOCK
         if name == "forward":
             self._name_activations(first)
         recorder.moment = "data" if name == "optimizer" else recorder.moment
@@ -248,6 +314,14 @@ class _Sections:
                 trace.kinds.setdefault(event.tensor, "activations")
 
 
+def _name_state(recorder: Recorder, optimizer: torch.optim.Optimizer) -> None:
+    for param, state in optimizer.state.items():
+        block = recorder.block_of(param)
+        for value in state.values():
+            if isinstance(value, Tensor):
+                recorder.assign(value, kind="optimizer_state", block=block)
+
+
 def _run(
     recorder: Recorder,
     trainer: Trainer,
@@ -262,12 +336,10 @@ def _run(
         recorder.step, recorder.moment = step, "data"
         recorder.counts_operators = counts_operators and step == 1
         trainer.train_step(sections)
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    for number in recorder.number_of(value):
-                        recorder.trace.kinds[number] = "optimizer_state"
+        if step == 0:
+            _name_state(recorder, optimizer)
     recorder.counts_operators = False
     if workload.num_eval_batches:
         recorder.step, recorder.moment, recorder.block = 2, "evaluation", NO_BLOCK
         trainer.evaluate(workload.num_eval_batches)
+    recorder.finish()

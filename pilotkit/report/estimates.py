@@ -31,6 +31,9 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
     for peak in details["peaks"]:
         note = f"{peak['where']}: {kinds_words(peak['kinds'])}"
         table.add_row(f"peak allocated, {peak['step']}", format_bytes(peak["peak_bytes"]), Text(note))
+    for name, words in (("native", "native segments"), ("expandable", "expandable segments")):
+        if f"{name}_reserved_bytes" in metrics:
+            table.add_row(f"peak reserved, {words}", format_bytes(metrics[f"{name}_reserved_bytes"]), "replayed")
     for line in details.get("overhead") or ():
         table.add_row(Text(str(line["what"])), format_bytes(line["num_bytes"]), "not traced; estimate.* sets it")
     verdict = Text("fits", style="green") if details["fits"] else Text("does not fit", style="red")

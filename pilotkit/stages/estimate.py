@@ -19,11 +19,17 @@ def run(run: Run) -> StageResult:
     outcome = run.work("estimate")
     if outcome.status != "ok":
         return _explained(run, outcome)
-    found = outcome.result["metrics"]
+    found: dict[str, float] = outcome.result["metrics"]
     overhead = _overhead(run)
     hardware = run.config.hardware
+    # The processor has no caching allocator: there, what is allocated is what is used.
+    if hardware.device_type == "cpu":
+        del found["native_reserved_bytes"], found["expandable_reserved_bytes"]
+        held = found["peak_allocated_bytes"]
+    else:
+        held = found["peak_reserved_bytes"] = found[f"{run.config.estimate.allocator}_reserved_bytes"]
     fit = judge_fit(
-        found["peak_allocated_bytes"],
+        held,
         overhead=overhead,
         memory_bytes=hardware.memory_bytes,
         headroom=run.config.estimate.headroom,
