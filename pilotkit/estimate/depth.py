@@ -67,21 +67,16 @@ def rebuild(trace: Trace, expansion: Expansion, *, num_units: int, period: int =
     )
 
 
-def scale_outside(three: Trace, four: Trace, *, num_units: int) -> list[int]:
-    """Sizes of the three-unit events at `num_units`: what is outside of the blocks may grow (a list of norms).
+def growth_outside(three: Trace, four: Trace) -> list[int]:
+    """Bytes that each event of three units grows by with a further unit: outside of the blocks there are lists (norms).
 
-    `four` has to be the same as the expansion of `three`; its events outside of the blocks stand in the same order.
+    Raises NotRepeating when the events outside of the blocks are not the same in both.
     """
-    grown = iter([event.num_bytes for event in four.events if event.block == NO_BLOCK])
-    if sum(event.block == NO_BLOCK for event in three.events) != sum(event.block == NO_BLOCK for event in four.events):
+    outside = [event for event in four.events if event.block == NO_BLOCK]
+    if len(outside) != sum(event.block == NO_BLOCK for event in three.events):
         raise NotRepeating("outside of the blocks, the number of events depends on their number")
-    sizes = []
-    for event in three.events:
-        size = event.num_bytes
-        if event.block == NO_BLOCK:
-            size += (next(grown) - size) * (num_units - UNITS)
-        sizes.append(size)
-    return sizes
+    grown = iter(outside)
+    return [next(grown).num_bytes - event.num_bytes if event.block == NO_BLOCK else 0 for event in three.events]
 
 
 def _copies(block: int, num_units: int, period: int) -> Iterator[int]:

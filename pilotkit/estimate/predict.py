@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotkit.estimate.allocator import Replayed, replay
-from pilotkit.estimate.depth import UNITS, NotRepeating, expand, rebuild, scale_outside
+from pilotkit.estimate.depth import UNITS, NotRepeating, expand, growth_outside, rebuild
 from pilotkit.estimate.events import Trace
 from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
 from pilotkit.estimate.trace import FakeModel, trace_fake
@@ -81,6 +81,8 @@ class Estimator:
         self._num_units = self.source.num_blocks // self.source.period if self.source.period else 0
         self.is_expanded = self._num_units > UNITS + 1
         """Whether deeper traces follow from short ones; false for a shallow model, and once they did not."""
+        self._growths: dict[int, list[int]] = {}
+        """Bytes that each event of three units grows by with a further unit, by the number of events."""
 
     def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
         """Memory and operators of one shape."""
@@ -105,29 +107,33 @@ class Estimator:
         return trace_fake(self.source, micro_batch_size=micro_batch_size, seq_len=seq_len, counts_operators=True)
 
     def _expanded(self, *, micro_batch_size: int, seq_len: int) -> Trace | None:
-        period = self.source.period
-        three, four = (
-            trace_fake(
-                self.source,
-                micro_batch_size=micro_batch_size,
-                seq_len=seq_len,
-                num_blocks=units * period,
-                counts_operators=units == UNITS,
-            )
-            for units in (UNITS, UNITS + 1)
-        )
+        three = self._short(UNITS, micro_batch_size=micro_batch_size, seq_len=seq_len)
         try:
-            proof = self._at(three, four, num_units=UNITS + 1)
-            if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
-                return None
-            return self._at(three, four, num_units=self._num_units)
+            # The growth of what is outside of the blocks is the same at every shape with the same events.
+            if len(three.events) not in self._growths:
+                four = self._short(UNITS + 1, micro_batch_size=micro_batch_size, seq_len=seq_len)
+                growth = growth_outside(three, four)
+                proof = self._at(three, growth, num_units=UNITS + 1)
+                if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
+                    return None
+                self._growths[len(three.events)] = growth
+            return self._at(three, self._growths[len(three.events)], num_units=self._num_units)
         except NotRepeating:
             return None
 
-    def _at(self, three: Trace, four: Trace, *, num_units: int) -> Trace:
-        sizes = scale_outside(three, four, num_units=num_units)
+    def _short(self, num_units: int, *, micro_batch_size: int, seq_len: int) -> Trace:
+        return trace_fake(
+            self.source,
+            micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
+            num_blocks=num_units * self.source.period,
+            counts_operators=num_units == UNITS,
+        )
+
+    def _at(self, three: Trace, growth: list[int], *, num_units: int) -> Trace:
         events = [
-            dataclasses.replace(event, num_bytes=size) for event, size in zip(three.events, sizes, strict=True) if size
+            dataclasses.replace(event, num_bytes=event.num_bytes + more * (num_units - UNITS)) if more else event
+            for event, more in zip(three.events, growth, strict=True)
         ]
         resized = dataclasses.replace(three, events=events)
         period = self.source.period

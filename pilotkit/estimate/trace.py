@@ -177,7 +177,7 @@ def _trainer(
     batch_size: int,
 ) -> Trainer:
     rows: Any = _FakeRows(recorder, row, batch_size=batch_size)
-    return Trainer(
+    trainer = Trainer(
         model,
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, name="constant", lr_warmup_steps=0, num_steps=2, min_lr_ratio=0.0),
@@ -195,10 +195,14 @@ def _trainer(
         micro_batch_size=batch_size,
         seq_len=1,
     )
+    # A batch at once: reading and stacking single rows is the host's work, and no memory of a device.
+    replaceable: Any = trainer
+    replaceable._eval_batch = lambda _index: rows.next().tensors
+    return trainer
 
 
 class _FakeRows:
-    """Batches of the right shapes: for the trainer the stream of rows, and the dataset of the evaluation."""
+    """Stands for the stream of rows: batches of the right shapes."""
 
     def __init__(self, recorder: Recorder, row: Mapping[str, Tensor], *, batch_size: int) -> None:
         self._recorder = recorder
@@ -209,21 +213,10 @@ class _FakeRows:
         tensors = {
             name: torch.empty((self._batch_size, *shape), dtype=dtype) for name, (shape, dtype) in self._shapes.items()
         }
-        self._name(tensors)
-        return LoadedBatch((), tensors)
-
-    def __len__(self) -> int:
-        return self._batch_size
-
-    def __getitem__(self, index: int, /) -> Mapping[str, Tensor]:
-        tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in self._shapes.items()}
-        self._name(tensors)
-        return tensors
-
-    def _name(self, tensors: Mapping[str, Tensor]) -> None:
         for tensor in tensors.values():
             for number in self._recorder.number_of(tensor):
                 self._recorder.trace.kinds[number] = "batch"
+        return LoadedBatch((), tensors)
 
 
 def _add_initial(recorder: Recorder, model: nn.Module, blocks: nn.ModuleList | None, *, strategy: str) -> None:

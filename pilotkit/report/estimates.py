@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pilotkit.records.record import Record
-from pilotkit.report import plots
+from pilotkit.report import plots, svg
 from pilotkit.report.parts import figure_of
 from pilotkit.report.values import format_value, label_of, record_href
 from pilotkit.report.view import Cell, Section, TableView
@@ -43,6 +44,53 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
         if name in metrics:
             table.add_row(label_of(name), format_value(name, metrics[name]), Text(str(details.get("calibration", ""))))
     return table
+
+
+def grid_table(grid: Mapping[str, Any]) -> Table:
+    """Memory in use by micro-batch (down) and sequence length (across); what does not fit is in brackets."""
+    points = {(point["micro_batch_size"], point["seq_len"]): point for point in grid["points"]}
+    lengths = sorted({seq_len for _, seq_len in points})
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("in use: batch \\ seq")
+    for seq_len in lengths:
+        table.add_column(str(seq_len), justify="right")
+    for micro_batch_size in sorted({batch for batch, _ in points}):
+        row = [points[micro_batch_size, seq_len] for seq_len in lengths]
+        table.add_row(str(micro_batch_size), *map(_in_use, row))
+    table.add_row("largest that fits", *(str(grid["largest_micro_batch"][str(seq_len)]) for seq_len in lengths))
+    return table
+
+
+def _in_use(point: Mapping[str, Any]) -> Text:
+    text = format_bytes(point["needed_bytes"])
+    return Text(text, style="green") if point["fits"] else Text(f"[{text}]", style="red")
+
+
+def memory_map(grid: Mapping[str, Any]) -> Markup:
+    """The grid as a map: micro-batch down, sequence length across; what does not fit in the colour of faults."""
+    points: list[Mapping[str, Any]] = grid["points"]
+    batches = sorted({point["micro_batch_size"] for point in points})
+    lengths = sorted({point["seq_len"] for point in points})
+    highest = max(float(point["needed_bytes"]) for point in points)
+    margin, top, height = 16.0, 24.0, 36.0
+    width = (100.0 - margin) / len(lengths)
+    shapes = [svg.text("batch \\ seq", x=0, y=15, css="small muted")]
+    for column, seq_len in enumerate(lengths):
+        shapes.append(svg.text(str(seq_len), x=margin + (column + 0.5) * width, y=15, css="small", anchor="middle"))
+    for row, batch in enumerate(batches):
+        shapes.append(svg.text(str(batch), x=0, y=top + row * height + 22, css="small"))
+    for point in points:
+        x = margin + lengths.index(point["seq_len"]) * width
+        y = top + batches.index(point["micro_batch_size"]) * height
+        words = format_bytes(point["needed_bytes"])
+        css, text_css = ("data", "tiny") if point["fits"] else ("fault", "tiny fault-text")
+        shade = 0.10 + 0.45 * point["needed_bytes"] / highest if point["fits"] else 0.14
+        title = f"{words}: {'fits' if point['fits'] else 'does not fit'}"
+        shapes.append(
+            svg.rect(css, x=x + 0.3, width=width - 0.6, y=y + 2, height=height - 4, title=title, opacity=shade)
+        )
+        shapes.append(svg.text(words, x=x + width / 2, y=y + 22, css=text_css, anchor="middle"))
+    return svg.svg(shapes, height=top + len(batches) * height, label="Memory in use by micro-batch and sequence length")
 
 
 def kinds_words(kinds: Mapping[str, float]) -> str:
@@ -85,6 +133,17 @@ def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[st
                 metric="peak_allocated_bytes",
                 page_dir=page_dir,
                 legend=legend,
+            )
+        )
+    if details.get("grid"):
+        plot = memory_map(details["grid"])
+        section.figures.append(
+            figure_of(
+                "Memory in use by micro-batch and seq-len",
+                plot,
+                record=record,
+                metric="peak_allocated_bytes",
+                page_dir=page_dir,
             )
         )
     rows = [

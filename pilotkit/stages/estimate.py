@@ -9,7 +9,7 @@ from pilotkit.decide.fit import Overhead, judge_fit, overhead_of
 from pilotkit.errors import StageRefused
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.report.estimates import estimate_table
+from pilotkit.report.estimates import estimate_table, grid_table
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
 
@@ -45,8 +45,12 @@ def run(run: Run) -> StageResult:
         "calibration": "uncalibrated",
         "threads": run.threads,
     }
+    if "grid" in outcome.result:
+        details["grid"] = _judged(run, outcome.result["grid"], overhead)
     details["warnings"] = list(details.pop("notes"))
     run.console.table(estimate_table(metrics.values, details, hardware=hardware.name))
+    if "grid" in details:
+        run.console.table(grid_table(details["grid"]))
     if fit.fits:
         return StageResult("ok", metrics, details)
     summary = (
@@ -54,6 +58,25 @@ def run(run: Run) -> StageResult:
         f"may be used: {format_bytes(hardware.memory_bytes)} less a headroom of {run.config.estimate.headroom:.0%}"
     )
     return StageResult("does_not_fit", metrics, details, problem=Failure(summary, cause=_where(details)))
+
+
+def _judged(run: Run, grid: Mapping[str, Any], overhead: Overhead) -> dict[str, Any]:
+    """Each point against the device, and for each sequence length the largest micro-batch of the grid that fits."""
+    hardware = run.config.hardware
+    points = []
+    for point in grid["points"]:
+        held = point["peak_allocated_bytes" if hardware.device_type == "cpu" else "peak_reserved_bytes"]
+        fit = judge_fit(
+            held, overhead=overhead, memory_bytes=hardware.memory_bytes, headroom=run.config.estimate.headroom
+        )
+        points.append({**point, "needed_bytes": fit.needed_bytes, "fits": fit.fits})
+    largest = {
+        str(seq_len): max(
+            (point["micro_batch_size"] for point in points if point["fits"] and point["seq_len"] == seq_len), default=0
+        )
+        for seq_len in sorted({point["seq_len"] for point in points})
+    }
+    return {"points": points, "how": grid["how"], "largest_micro_batch": largest}
 
 
 def _overhead(run: Run) -> Overhead:
