@@ -1,6 +1,6 @@
 # `make` lists the targets. Every path is relative, so a checkout may sit in a folder with spaces in its name.
 .DEFAULT_GOAL := help
-.PHONY: help pilot test check format bench clean distclean
+.PHONY: help pilot test check format bench slurm-demo clean distclean
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 CODE := pilotkit tests benchmarks .ci
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'Variables: ARGS="hardware=h100 ..." for pilot, PYTEST_ARGS="-k name" for test and check, PYTHON=python3.12 for a new .venv'
 
@@ -34,6 +34,10 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 bench: $(INSTALLED) ## Measure again what docs/performance.md claims
 	@$(BIN)/python benchmarks/bench_compose.py
 	@$(BIN)/python benchmarks/bench_records.py
+	@$(BIN)/python benchmarks/bench_meter.py
+
+slurm-demo: $(INSTALLED) ## A private Slurm cluster on this machine, a small sweep on it, its page, and the cluster down again
+	@$(BIN)/python tests/slurm/demo.py
 
 clean: ## Remove build leftovers and caches
 	@rm -rf build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -50,7 +50,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "numerics",
         "Are lower precision and activation checkpointing worth it, separately?",
         "loss and gradient deviation against fp32 beside the seed-to-seed noise floor; memory saved for time added",
-        built=False,
     ),
     Chapter(
         "pilot",
@@ -69,19 +68,20 @@ CHAPTERS: tuple[Chapter, ...] = (
         "qualify",
         "Is this software stack, as one set, fit for this accelerator?",
         "image digest, torch, CUDA or ROCm, extensions and the kernels exercised: one verdict for the set",
-        built=False,
     ),
     Chapter(
         "budget",
         "budget",
         "What does everything around the step cost?",
-        "a ledger: download, start, first batch, warm-up, steps, stalls, evaluation, checkpoints, restart, copy-out",
+        "a ledger: download, start, first batch, warm-up, steps, stalls, communication, evaluation, checkpoints, "
+        "restart, copy-out, each with n, mean, p95 and origin",
     ),
     Chapter(
         "decide",
         "plan",
-        "Which reservation is long enough, and what does it cost?",
-        "hours of the run against each reservation, GPU-hours, money at the given price, one verdict",
+        "Which hardware, how many, and which reservation: how sure, and at what cost?",
+        "probability to be done in each reservation, where adding devices stops helping, money at your prices, "
+        "every option accepted or rejected with its reason, one verdict",
     ),
     Chapter(
         "tell",
@@ -89,6 +89,15 @@ CHAPTERS: tuple[Chapter, ...] = (
         "Can I show this to the person who pays?",
         "one HTML page and terminal tables; every number marked measured, estimated, projected, given or not run",
     ),
+)
+
+
+# Stages beside the chapters: asked for by name only, and no part of the verdict.
+TOOLS: tuple[tuple[str, str], ...] = (
+    ("sweep_status", "Where does a submitted sweep stand? Looks, and changes nothing."),
+    ("sweep_collect", "What became of every point of a sweep? Fixes the truth of each."),
+    ("checkpoint_verify", "Is the checkpoint in restore.path whole, unchanged and safe to load? Without torch."),
+    ("replay", "Does a recorded run find the same again? (replay.run=FOLDER)"),
 )
 
 

@@ -7,6 +7,7 @@ starts a process group.
 
 from __future__ import annotations
 
+import functools
 import re
 import resource
 import warnings
@@ -161,6 +162,36 @@ def describe_devices() -> dict[str, Any]:
     }
 
 
+def describe_stack() -> dict[str, Any]:
+    """The software and the architecture under this process, as plain JSON: the members of a set that is qualified.
+
+    `arch` is the device's own (`sm_90`, `gfx942`; None on the CPU), `built_for` those that this torch has kernels for.
+    `collectives` is the version of NCCL or RCCL. What this build lacks is None.
+    """
+    stack: dict[str, Any] = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": None,
+        "collectives": None,
+        "arch": None,
+        "built_for": [],
+    }
+    if not _count():
+        return stack
+    cuda: Any = torch.cuda
+    properties = cuda.get_device_properties(cuda.current_device())
+    gcn = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
+    version = cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    stack |= {
+        "cudnn": torch.backends.cudnn.version(),  # MIOpen's on AMD
+        "collectives": ".".join(map(str, version)) or None,
+        "arch": str(gcn).partition(":")[0] or f"sm_{properties.major}{properties.minor}",
+        "built_for": list(cuda.get_arch_list()),
+    }
+    return stack
+
+
 def start_cpu_threads() -> None:
     """Start the threads and the lazily loaded parts of torch that a training step needs, before memory is limited.
 
@@ -236,7 +267,9 @@ def _vm_data_bytes() -> int:
     raise DeviceError("this system does not say how much memory a process holds (no VmData in /proc/self/status)")
 
 
+@functools.cache
 def _cpu() -> CpuDevice:
+    """Looked up once a process: a meter asks for the device at both edges of a step."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

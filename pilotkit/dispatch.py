@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pilotkit.config.load import load, load_file
 from pilotkit.config.schema import PilotConfig
-from pilotkit.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError, StageFailed
-from pilotkit.records.points import Point, point_config, read_points, write_point
+from pilotkit.errors import (
+    EXIT_CONFIG,
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigError,
+    PilotkitError,
+    Problem,
+    RecordError,
+    StageFailed,
+)
+from pilotkit.records.points import Point, point_config, read_point, read_points, write_point
 from pilotkit.records.record import DONE, Record
+from pilotkit.records.sweeps import has_sweep, read_sweep
+
+SUBMITS_SWEEPS = Problem(
+    "cluster",
+    "slurm",
+    "slurm with -m: sweeps are submitted, one point alone is a sweep of one",
+    "add -m, or take cluster=local to run here",
+)
 
 
 def dispatch(composed: DictConfig) -> dict[str, Any] | None:
     """Run the stage. A single run raises how it ended; a point of a sweep writes it down and lets the others go on."""
     hydra = HydraConfig.get()
     launch_dir = Path(hydra.runtime.cwd)
-    overrides = list(hydra.overrides.task)
+    # As they were typed: an interpolation among them is the configuration's, and means nothing among Hydra's own.
+    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(typed, list)
+    overrides = [str(word) for word in typed]
     if hydra.mode != RunMode.MULTIRUN:
-        record = _run(load(composed, launch_dir=launch_dir), launch_dir=launch_dir, overrides=overrides)
+        config = load(composed, launch_dir=launch_dir)
+        if config.stage == "sweep_status":
+            return {"exit_code": _show_sweep(config)}
+        if config.cluster.name == "slurm" and config.stage != "sweep_collect":
+            raise ConfigError([SUBMITS_SWEEPS])
+        record = _run(config, launch_dir=launch_dir, overrides=overrides)
         if record.status not in DONE:
             raise StageFailed(_ending(record))
         return None
@@ -43,15 +70,70 @@ def dispatch(composed: DictConfig) -> dict[str, Any] | None:
     return {"point": str(folder)}
 
 
+def _show_sweep(config: PilotConfig) -> int:
+    from pilotkit.stages.console import Console
+    from pilotkit.stages.sweep_status import show
+
+    return show(config, Console(sys.stdout))
+
+
+def run_point(folder: Path) -> None:
+    """Run one point in the job of a scheduler: its configuration and its history are in its folder.
+
+    How it ended is in the record, and in the point where there could be none. Raises what ends the job.
+    """
+    point = read_point(folder)
+    fixed = point_config(folder)
+    assert point is not None, f"{folder} holds no point"
+    assert fixed is not None, f"{folder} holds no configuration"
+    sweep = read_sweep(folder.parent)
+    attempt = _attempt(number=len(point.attempts) + 1)
+    point.attempts.append(attempt)
+    point.problem, point.run_dir = None, None
+    write_point(folder, point)
+    provenance = {
+        "slurm": {**attempt, "removed_variables": sweep.removed_variables},
+        "code": sweep.code,
+    }
+    try:
+        _run(
+            load_file(fixed),
+            launch_dir=Path(point.launch_dir or Path.cwd()),
+            overrides=point.overrides,
+            point=point,
+            folder=folder,
+            provenance=provenance,
+        )
+    except PilotkitError as error:
+        point.problem = str(error)
+        point.is_config_problem = isinstance(error, ConfigError)
+        write_point(folder, point)
+        raise SystemExit(error.exit_code) from error
+
+
+def _attempt(*, number: int) -> dict[str, Any]:
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return {
+        "number": number,
+        "job_id": f"{array}_{task}" if array else os.environ.get("SLURM_JOB_ID"),
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "nodes": os.environ.get("SLURM_JOB_NODELIST"),
+        "started_at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "run_dir": None,
+    }
+
+
 def tell_sweep(folder: Path) -> int:
     """Print one row a point, from the disk, and return the exit code of the sweep."""
-    from pilotkit.report.tables import sweep_table, table_console
+    from pilotkit.report.tables import sweep_table, table_console, varying_keys
 
+    if has_sweep(folder):
+        return _tell_submitted(folder)
     points = read_points(folder)
     records = [point.record() for point in points]
     console = table_console(sys.stdout)
     console.print()
-    console.print(sweep_table(records, varying=_varying([point.overrides for point in points])))
+    console.print(sweep_table(records, varying=varying_keys([point.overrides for point in points])))
     counts = {
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
@@ -65,6 +147,27 @@ def tell_sweep(folder: Path) -> int:
     return EXIT_CONFIG if any(point.is_config_problem for point in points) else EXIT_OK
 
 
+def _tell_submitted(folder: Path) -> int:
+    """What was queued; in waiting mode then what became of it."""
+    from pilotkit.stages.console import Console
+    from pilotkit.stages.sweep_view import submission_lines
+
+    try:
+        sweep = read_sweep(folder)
+    except RecordError:
+        return EXIT_FAILED  # refused before there was anything to tell; the error says why
+    if sweep.state != "submitted":
+        return EXIT_FAILED
+    console = Console(sys.stdout)
+    for line in submission_lines(sweep, folder):
+        console.line(line)
+    if not sweep.wait:
+        return EXIT_OK
+    from pilotkit.stages.sweep_wait import wait
+
+    return wait(folder, console)
+
+
 def _run(
     config: PilotConfig,
     *,
@@ -72,6 +175,7 @@ def _run(
     overrides: list[str],
     point: Point | None = None,
     folder: Path | None = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> Record:
     # Only now: a wrong configuration is told without waiting for these.
     from pilotkit.records.run_dir import RunDir
@@ -82,10 +186,12 @@ def _run(
     def note_run_dir(run_dir: RunDir) -> None:
         if point is not None and folder is not None:
             point.run_dir = str(run_dir.path)
+            if point.attempts:
+                point.attempts[-1]["run_dir"] = point.run_dir
             write_point(folder, point)
 
     console = Console(sys.stdout)
-    order = Order(config, launch_dir, overrides, console, on_created=note_run_dir)
+    order = Order(config, launch_dir, overrides, console, on_created=note_run_dir, provenance=provenance or {})
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)
@@ -98,13 +204,3 @@ def _ending(record: Record) -> str:
     problem = record.problem
     text = f"{record.stage} {record.status.replace('_', ' ')}: {problem.summary if problem else 'it left no reason'}"
     return f"{text}\n  {problem.cause}" if problem and problem.cause else text
-
-
-def _varying(overrides: Sequence[Sequence[str]]) -> list[str]:
-    """The names that do not have the same value in every point, in the order in which they were typed."""
-    values: dict[str, set[str]] = {}
-    for words in overrides:
-        for word in words:
-            name, _, value = word.lstrip("+").partition("=")
-            values.setdefault(name, set()).add(value)
-    return [name for name, found in values.items() if len(found) > 1]

@@ -71,7 +71,23 @@ class RecordError(PilotkitError):
     """A record on disk cannot be read: damaged, or written by a newer pilotkit."""
 
 
+class CheckpointError(PilotkitError):
+    """A checkpoint cannot be written, is damaged, or does not belong to this run."""
+
+
 class OutputError(PilotkitError):
     """The output folder cannot take what a run has to write (read-only, full, not a folder)."""
 
     exit_code = EXIT_FAILED
+
+
+class SubmissionRefused(PilotkitError):
+    """The scheduler did not take a sweep; carries its own sentence."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Something outside ends the run: `status` is what its record will say. Handled wherever Ctrl-C is."""
+
+    def __init__(self, status: str, words: str) -> None:
+        self.status = status
+        super().__init__(words)

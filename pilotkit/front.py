@@ -55,11 +55,12 @@ def run(arguments: list[str]) -> int:
 
         use_our_launchers()
     ended: list[PilotkitError] = []
+    told: list[int] = []
 
     def run_here(config: DictConfig) -> None:
         # Hydra prints a line of its own about an exception that passes through it.
         try:
-            task(config)
+            told.append((task(config) or {}).get("exit_code", EXIT_OK))
         except PilotkitError as error:
             ended.append(error)
 
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> int:
         code = _tell_sweep()
     if ended:
         raise ended[0]
-    return code
+    return max([code, *told])
 
 
 def task(config: DictConfig) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotkit.chapters import CHAPTERS
+from pilotkit.chapters import CHAPTERS, TOOLS
 from pilotkit.config.store import list_groups
 
 EXAMPLES = (
@@ -21,13 +21,15 @@ def help_text() -> str:
     """The whole page of help."""
     stages = [("all", "every stage below in this order, then a verdict and a page")]
     stages += [(chapter.stage, chapter.question) for chapter in CHAPTERS if chapter.built]
+    stages += TOOLS
+    width = max(len(stage) for stage, _ in stages)
     lines = [
         "pilotkit: evidence before you reserve GPUs",
         "",
         "usage: pilotkit [-m] [stage=STAGE] [GROUP=OPTION ...] [KEY=VALUE ...]",
         "",
         "stages (stage=..., all by default)",
-        *(f"  {stage:<8}  {question}" for stage, question in stages),
+        *(f"  {stage:<{width}}  {question}" for stage, question in stages),
         "",
         "groups (GROUP=OPTION)",
         *(f"  {group:<24}  {', '.join(options)}" for group, options in list_groups().items()),

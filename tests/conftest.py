@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKERS = {"torch": ["torch"], "runs": ["slow"], "browser": ["slow"], "gpu": ["gpu"]}
+MARKERS = {"torch": ["torch"], "runs": ["slow"], "browser": ["slow"], "slurm": ["slow"], "gpu": ["gpu"]}
 TOKEN = "PILOTKIT_TEST_TOKEN"
 
 

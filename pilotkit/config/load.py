@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -19,10 +20,25 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.config.validate import check_meaning, check_ranges
 from pilotkit.errors import ConfigError, Problem
 
-PATH_KEYS = ("output_dir", "data.path", "restore.path")
+PATH_KEYS = (
+    *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run", "sweep.dir"),
+    "budget.copy_out_to",
+)
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")
 INTERPOLATION = re.compile(r"(\\*)\$\{")
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # libyaml's writer where there is one
+    """Writes YAML that OmegaConf reads back: it takes more text for a number (`1e5`) than YAML itself does."""
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    is_like_a_number = text[:1] in tuple("0123456789.+-")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if is_like_a_number else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
@@ -51,7 +67,9 @@ def load_file(path: Path) -> PilotConfig:
 
 def dump(config: PilotConfig) -> str:
     """The YAML that `load_file` reads back to an equal configuration."""
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(dataclasses.asdict(config))))
+    # Not OmegaConf's own writer: it types every field again, which takes longer than composing a point.
+    plain = _escaped(dataclasses.asdict(config))
+    return str(yaml.dump(plain, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False))
 
 
 def _escaped(value: Any) -> Any:
@@ -88,9 +106,10 @@ def _checked(config: PilotConfig) -> PilotConfig:
 def _typing_problems(plain: dict[Any, Any]) -> list[Problem]:
     """What is wrong in each section; OmegaConf itself stops at the first, and one by one is slow when nothing is."""
     problems = []
+    typed = OmegaConf.structured(PilotConfig)
     for key, value in plain.items():
         try:
-            OmegaConf.merge(OmegaConf.structured(PilotConfig), {key: value})
+            OmegaConf.merge(typed, {key: value})
         except OmegaConfBaseException as error:
             given = value
             for name in str(error.full_key or key).partition("[")[0].split(".")[1:]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -202,3 +203,11 @@ def _first_choice(override: Override) -> str:
     iterator = override.sweep_string_iterator() if override.is_discrete_sweep() else iter(())
     first = next(iterator, None)
     return f"{override.key_or_group}={first}" if first is not None else str(override.input_line)
+
+
+def quote_value(text: str) -> str:
+    """A value as Hydra's grammar takes it: as it is where that is plain, else in double quotes."""
+    if re.fullmatch(r"[A-Za-z0-9_./:+-]+", text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

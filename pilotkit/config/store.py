@@ -11,6 +11,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from pilotkit.config.schema import PilotConfig
+from pilotkit.config.slurm_options import register_slurm_options
 
 SCHEMA_NAME = "schema"
 CONFIG_NAME = "config"
@@ -28,6 +29,7 @@ def conf_dir() -> Path:
 def register_schema() -> None:
     """Make the dataclasses the root that `conf/config.yaml` builds on, so that Hydra refuses a wrong key or type."""
     ConfigStore.instance().store(name=SCHEMA_NAME, node=PilotConfig, provider="pilotkit")
+    register_slurm_options()
 
 
 def list_groups(*, extra_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:

@@ -26,15 +26,18 @@ class Finding:
     notes: tuple[str, ...] = ()
 
 
-def weigh(record: Record, *, strategy: str | None) -> Finding:
-    """Weigh one record of `lock`, `prove`, `measure`, `pilot`, `restore` or `budget`.
+def weigh(record: Record, *, strategy: str | None, recomputation: str = "none") -> Finding:
+    """Weigh one record of `lock`, `prove`, `measure`, `numerics`, `pilot`, `restore`, `qualify` or `budget`.
 
-    `strategy` is that of the intended run; the pilot is judged by it when it ran it.
+    `strategy` is that of the intended run; the pilot is judged by it when it ran it. `recomputation` is its
+    activation checkpointing, which the record of `numerics` is asked for.
     """
     if record.status != "ok":
         return _not_ok(record)
     if record.stage == "pilot":
         return _pilot(record, strategy=strategy)
+    if record.stage == "numerics":
+        return _numerics(record, recomputation=recomputation)
     return _READERS[record.stage](record)
 
 
@@ -64,6 +67,8 @@ def _not_ok(record: Record) -> Finding:
     verb = {
         "prove": "One complete step was not proved",
         "measure": "The step could not be measured",
+        "numerics": "Precision and recomputation could not be judged",
+        "qualify": "The software stack was tried as one set",
         "restore": "Training did not continue as if it had never stopped",
     }[record.stage]
     return Finding("against", f"{verb}: {summary} {where}.")
@@ -121,13 +126,35 @@ def _measure(record: Record) -> Finding:
     if "step_seconds" in metrics:
         spread = f", spread {_percent(metrics['step_spread'], digits=1)}" if "step_spread" in metrics else ""
         facts.append(f"takes {format_seconds(metrics['step_seconds'])} (measured{spread})")
-    peak = metrics.get("peak_allocated_bytes", metrics.get("peak_rss_bytes"))
+    # What the whole process takes of the device decides, where that is known; tensors alone take less.
+    peak = metrics.get("device_own_bytes", metrics.get("largest_peak_bytes", metrics.get("peak_allocated_bytes")))
     if peak is not None:
         limit = metrics.get("memory_limit_bytes")
         share = f" of {format_bytes(limit)}, {_percent(peak / limit)}" if limit else ""
         facts.append(f"peaks at {format_bytes(peak)}{share} (measured)")
     text = f"A step on one device {' and '.join(facts) or 'was measured'} (measure {record.run_id})."
     return Finding("for", text, _warnings(record))
+
+
+def _numerics(record: Record, *, recomputation: str) -> Finding:
+    """The precision's own verdict, and whether the chosen recomputation still computes the same."""
+    where = f"(numerics {record.run_id})"
+    precision: Mapping[str, Any] = record.details.get("precision") or {}
+    rows: list[Mapping[str, Any]] = record.details.get("recomputation") or []
+    chosen = next((row for row in rows if row["mode"] == recomputation), None)
+    reasons = " ".join(_sentence(str(reason)) for reason in precision.get("reasons") or ())
+    if precision.get("verdict") == "reject":
+        return Finding("against", f"precision={precision['name']} is rejected: {reasons} {where}.")
+    if chosen is not None and chosen.get("differs"):
+        return Finding("against", f"Recomputation changes the training: {chosen['note']} {where}.")
+    if precision.get("verdict") == "undecided":
+        return Finding("missing", f"precision={precision['name']} is undecided: {reasons} {where}")
+    if recomputation != "none" and (chosen is None or not chosen.get("note") or chosen["status"] != "ok"):
+        return Finding("missing", f"activation_checkpointing={recomputation} was not compared with none {where}")
+    texts = [f"precision={precision['name']} is accepted: {reasons}"] if precision else []
+    if chosen is not None and recomputation != "none":
+        texts.append(_sentence(f"Activation checkpointing: {chosen['note']} (measured)"))
+    return Finding("for", f"{' '.join(texts) or 'fp32 without recomputation leaves nothing to judge.'} {where}.")
 
 
 def _pilot(record: Record, *, strategy: str | None) -> Finding:
@@ -170,6 +197,18 @@ def _restore(record: Record) -> Finding:
     facts = f"; the loss differs by {difference:.3g} at most{over} (measured)" if difference is not None else over
     text = f"A run that was stopped continues in a new process{facts} {where}."
     return Finding("for", text, _left_out(comparison, name="component", record=record))
+
+
+def _qualify(record: Record) -> Finding:
+    card: list[Mapping[str, Any]] = record.details.get("card") or []
+    passed = sum(row["verdict"] == "PASS" for row in card)
+    digest = str(record.details.get("set_digest", ""))[:12]
+    text = f"The software stack is qualified as one set ({digest}): {passed} checks passed (qualify {record.run_id})."
+    left_out = sum(row["verdict"] == "NOT RUN" for row in card)
+    notes = (
+        (f"Not compared by qualify: {left_out} of {len(card)} checks (qualify {record.run_id}).",) if left_out else ()
+    )
+    return Finding("for", text, notes)
 
 
 def _budget(record: Record) -> Finding:
@@ -215,5 +254,6 @@ _READERS: dict[str, Callable[[Record], Finding]] = {
     "prove": _prove,
     "measure": _measure,
     "restore": _restore,
+    "qualify": _qualify,
     "budget": _budget,
 }

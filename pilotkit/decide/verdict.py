@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
-EVIDENCE = ("lock", "prove", "measure", "pilot", "restore", "budget")
+EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "qualify", "budget")
+STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "qualify", "prove", "lock")
+"""What a reader who pays asks for first."""
 NOT_BUILT = "not built in this version"
 
 
@@ -70,37 +72,46 @@ def decide_verdict(
     chosen_reservation: str | None = None,
     strategy: str | None = None,
     overrides: Sequence[str] = (),
+    built: Collection[str] = (),
+    drift: str = "",
 ) -> Verdict:
     """Weigh the newest record of each stage.
 
     `hardware`, `precision`, `activation_checkpointing` and `strategy` are the names chosen for the intended run;
     `chosen_reservation` is the one of `reservations` that is about to be made.
-    `overrides` is what the user typed, repeated in the commands that would supply what is missing.
+    `overrides` is what the user typed, repeated in the commands that would supply what is missing; `built` are the
+    stages that this version can run.
+    `drift` says what is no longer as it was locked: no evidence then speaks of what would run.
     NO-GO outweighs INCOMPLETE: a fault stays one whatever else is still to be measured.
     """
     missing: list[Missing] = []
+    if drift:
+        missing.append(Missing(f"lock: {drift}; lock and measure again", stage_command("all", overrides=overrides)))
     found: dict[str, Finding] = {}
     evidence: dict[str, str] = {}
     for stage in EVIDENCE:
         if stage == "pilot" and strategy == "single":
             continue  # one device has no communication to pilot
+        if stage == "numerics" and (precision, activation_checkpointing) == ("fp32", "none"):
+            continue  # nothing was chosen that could be wrong
+        if stage == "qualify" and hardware == "cpu" and stage not in records:
+            continue  # nobody reserves this machine: its stack is tried where somebody asks for it
         record = records.get(stage)
         absence = _absence(record, lock=records.get("lock"))
         if record is None or absence is not None:
             missing.append(Missing(f"{stage}: {absence}", stage_command(stage, overrides=overrides)))
             continue
-        finding = weigh(record, strategy=strategy)
+        finding = weigh(record, strategy=strategy, recomputation=activation_checkpointing)
         if finding.weight == "missing":
             missing.append(Missing(f"{stage}: {finding.text}", stage_command(stage, overrides=overrides)))
             continue
         found[stage] = finding
         evidence[stage] = record.run_id
     missing += _not_built(
+        records,
         hardware=hardware,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
         measured="measure" in found,
-        estimated=_estimate_of(records),
+        built=built,
         overrides=overrides,
     )
     if "budget" in found:
@@ -119,53 +130,54 @@ def _absence(record: Record | None, *, lock: Record | None) -> str | None:
         return None
     if record.lock_digest is None:
         return f"not pinned, {record.run_id} was made without a lock"
-    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}"
-
-
-def _estimate_of(records: Mapping[str, Record]) -> bool:
-    """Whether an estimate came to an end; it is asked for where nothing was measured."""
-    record = records.get("estimate")
-    return record is not None and record.status in ("ok", "does_not_fit")
+    gate: Mapping[str, Any] = record.provenance.get("gate") or {}
+    fields = ", ".join(str(item["field"]) for item in gate.get("drift") or ())
+    what = f" ({fields})" if fields and str(gate.get("against", "")).endswith(lock.run_id) else ""
+    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}{what}"
 
 
 def _not_built(
+    records: Mapping[str, Record],
     *,
     hardware: str,
-    precision: str,
-    activation_checkpointing: str,
     measured: bool,
-    estimated: bool,
+    built: Collection[str],
     overrides: Sequence[str],
 ) -> list[Missing]:
-    """Evidence that this run needs and that this version cannot produce."""
+    """Evidence that this run needs from chapters that not every version can produce."""
+
+    def lacks(stage: str) -> bool:
+        record = records.get(stage)
+        return record is None or record.status not in ("ok", "does_not_fit")
+
+    def missing_of(stage: str, text: str) -> Missing:
+        if stage in built:
+            return Missing(f"{stage}: {text}", stage_command(stage, overrides=overrides))
+        return Missing(f"{stage}: {text}, {NOT_BUILT}", None)
+
     missing = []
-    if hardware != "cpu" and not measured and not estimated:
-        what = f"estimate: nothing was measured on {hardware}, nor estimated"
-        missing.append(Missing(what, stage_command("estimate", overrides=overrides)))
-    choices = []
-    if precision != "fp32":
-        choices.append(f"precision={precision}")
-    if activation_checkpointing != "none":
-        choices.append(f"activation_checkpointing={activation_checkpointing}")
-    if choices:
-        what = f"numerics: what {' and '.join(choices)} does to the loss was not measured, {NOT_BUILT}"
-        missing.append(Missing(what, None))
-    if hardware != "cpu":
-        missing.append(Missing(f"qualify: the software stack is not qualified for {hardware}, {NOT_BUILT}", None))
+    if hardware != "cpu" and not measured and lacks("estimate"):
+        if "estimate" in built:
+            missing.append(missing_of("estimate", f"nothing was measured or estimated on {hardware}"))
+        else:
+            what = f"estimate: nothing was measured on {hardware}, and estimates are {NOT_BUILT}"
+            missing.append(Missing(what, None))
     return missing
 
 
 def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | None, run_id: str) -> Finding:
     """Whether the chosen reservation holds the run (any, when none is chosen), and which one would."""
     if not reservations:
-        return Finding("missing", "reservation: none was given to compare with")
+        return Finding("missing", "reservation: no time to finish is known to compare one with")
+    where = f"(projected, budget {run_id})"
     fitting = [outcome for outcome in reservations if outcome.fits]
     refused = next((outcome for outcome in reservations if outcome.name == chosen and not outcome.fits), None)
     if refused is not None and fitting:
         longer = min(fitting, key=lambda outcome: outcome.hours_available)
         text = (
-            f"The run takes {_hours(refused.slow_run_hours)} at its slow edge, {_hours(-refused.margin_hours)} more "
-            f"than {refused.name} has; reservation={longer.name} would hold it (projected, budget {run_id})."
+            f"Within {refused.name} the run is done with a probability of {_probability(refused)}; {_needs(refused)}, "
+            f"and reservation={longer.name} would hold it with {longer.probability:.2f}. {refused.name} is good for "
+            f"qualifying and profiling {where}."
         )
         return Finding("against", text)
     if fitting:
@@ -173,24 +185,38 @@ def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | N
             fitting, key=lambda outcome: outcome.hours_available
         )
         text = (
-            f"The run takes {_hours(best.slow_run_hours)} at its slow edge and fits {best.name} "
-            f"({_hours(best.hours_available)}) with {_hours(best.margin_hours)} to spare (projected, budget {run_id})."
+            f"Within {best.name} the run is done with a probability of {_probability(best)}: {_needs(best)}, which "
+            f"leaves {_hours(best.margin_hours)} {where}."
         )
         return Finding("for", text)
     longest = max(reservations, key=lambda outcome: outcome.hours_available)
     text = (
-        f"No reservation is long enough: the run takes {_hours(longest.slow_run_hours)} at its slow edge, the longest "
-        f"({longest.name}) has {_hours(longest.hours_available)}, {_hours(-longest.margin_hours)} too few "
-        f"(projected, budget {run_id})."
+        f"No reservation is long enough: within {longest.name}, the longest, the run is done with a probability of "
+        f"{_probability(longest)}; {_needs(longest)} {where}."
     )
     return Finding("against", text)
 
 
+def _probability(outcome: ReservationOutcome) -> str:
+    return f"{outcome.probability:.2f} (target {outcome.target_probability:.2f})"
+
+
+def _needs(outcome: ReservationOutcome) -> str:
+    if outcome.target_hours is None or outcome.run_hours is None:
+        return "it is interrupted so often that it never ends"
+    return (
+        f"it takes {_hours(outcome.run_hours)} in the middle of all outcomes and {_hours(outcome.target_hours)} with "
+        f"the buffer for that target"
+    )
+
+
 def _conclude(found: Mapping[str, Finding], *, missing: list[Missing], evidence: dict[str, str]) -> Verdict:
-    against = [finding.text for finding in found.values() if finding.weight == "against"]
+    ordered = [found[name] for name in STRONGEST_FIRST if name in found]
+    against = [finding.text for finding in ordered if finding.weight == "against"]
     if against:
         return Verdict(NO_GO, against, missing, evidence)
-    supporting = [text for finding in found.values() for text in (finding.text, *finding.notes)]
+    # What was found, strongest first; then what stands beside it.
+    supporting = [finding.text for finding in ordered] + [note for finding in ordered for note in finding.notes]
     if not missing:
         return Verdict(GO, supporting, missing, evidence)
     count = len(missing)
@@ -200,5 +226,6 @@ def _conclude(found: Mapping[str, Finding], *, missing: list[Missing], evidence:
     )
 
 
-def _hours(hours: float) -> str:
+def _hours(hours: float | None) -> str:
+    assert hours is not None
     return format_seconds(hours * HOUR)

@@ -66,7 +66,7 @@ class Prediction:
             "attention": self.trace.attention,
             "notes": list(self.notes),
         }
-        return {"metrics": metrics, "details": details}
+        return {"metrics": metrics, "details": details, "work": work_of(self.trace)}
 
 
 class Estimator:
@@ -143,6 +143,28 @@ class Estimator:
 def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:
     """One shape of one workload. Raises EstimateError for a model that cannot be traced."""
     return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
+
+
+def work_of(trace: Trace) -> dict[str, list[dict[str, Any]]]:
+    """What one steady step computes, moves and sends, summed by kind: `decide.step_time` makes time of it."""
+    kernels: dict[tuple[str, str], dict[str, Any]] = {}
+    for operator in trace.operators:
+        line = kernels.setdefault(
+            (operator.kind, operator.dtype),
+            {"kind": operator.kind, "dtype": operator.dtype, "num_flops": 0.0, "num_bytes": 0, "num_kernels": 0},
+        )
+        line["num_flops"] += operator.num_flops
+        line["num_bytes"] += operator.num_bytes
+        line["num_kernels"] += 1
+    sent: dict[tuple[str, int], dict[str, Any]] = {}
+    for collective in trace.collectives:
+        line = sent.setdefault(
+            (collective.name, collective.num_ranks),
+            {"name": collective.name, "num_ranks": collective.num_ranks, "num_bytes": 0, "num_calls": 0},
+        )
+        line["num_bytes"] += collective.num_bytes
+        line["num_calls"] += 1
+    return {"kernels": list(kernels.values()), "collectives": list(sent.values())}
 
 
 def requests(trace: Trace) -> list[tuple[int, int, int]]:

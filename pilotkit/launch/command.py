@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -15,6 +16,15 @@ def worker_command(run_dir: Path, *, phase: str, nproc: int, torchrun: bool) -> 
     if not torchrun:
         assert nproc == 1, "several processes need torchrun"
         return [sys.executable, *worker]
+    return _torchrun(worker, nproc=nproc)
+
+
+def script_command(script: Path, *, args: Sequence[str], nproc: int) -> list[str]:
+    """A user's own script under torchrun, its arguments as they are."""
+    return _torchrun([str(script), *args], nproc=nproc)
+
+
+def _torchrun(program: Sequence[str], *, nproc: int) -> list[str]:
     return [
         sys.executable,
         "-m",
@@ -23,7 +33,7 @@ def worker_command(run_dir: Path, *, phase: str, nproc: int, torchrun: bool) -> 
         "--local-addr=127.0.0.1",
         f"--nproc-per-node={nproc}",
         "--max-restarts=0",
-        *worker,
+        *program,
     ]
 
 

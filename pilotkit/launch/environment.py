@@ -56,8 +56,15 @@ def worker_environment(base: Mapping[str, str], *, run_dir: Path, usable_cpus: i
         RUN_DIR_VARIABLE: os.fspath(run_dir),
         DRIVER_PID_VARIABLE: str(os.getpid()),
     }
-    # Both must be there before torch starts: the first makes cuBLAS repeatable, the second keeps ranks of one
-    # machine on loopback, where a host name that does not resolve cannot stop them.
-    variables.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    variables |= worker_defaults(variables)
     return WorkerEnvironment(variables, removed, num_threads, set_by)
+
+
+def worker_defaults(base: Mapping[str, str]) -> dict[str, str]:
+    """What workers get unless the user exported it.
+
+    Both must be there before torch starts: the first makes cuBLAS repeatable, the second keeps ranks of one machine on
+    loopback, where a host name that does not resolve cannot stop them.
+    """
+    defaults = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "lo"}
+    return {name: base.get(name, value) for name, value in defaults.items()}

@@ -1,4 +1,4 @@
-"""Makes Hydra use our launcher where its own would lose a point. Called by the front door for a multirun only."""
+"""Makes Hydra use our launchers where its own would lose a point. Called by the front door for a multirun only."""
 
 from __future__ import annotations
 

@@ -8,15 +8,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from pilotkit.launch.command import worker_command
+from pilotkit.launch.command import script_command, worker_command
 from pilotkit.launch.environment import WorkerEnvironment, worker_environment
-from pilotkit.launch.outcome import Outcome, count_oom_kills, judge
+from pilotkit.launch.outcome import Outcome, count_oom_kills, judge, last_lines, read_tail
 from pilotkit.launch.process import run_to_end
+from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir, RunDir
+
+# As in `pilotkit.meter.step_meter`, which the driver must not import.
+METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
+NO_METER = (
+    "put its steps under `pilotkit.meter.StepMeter` (`with meter.step(): ...`, then `meter.close()`), or give its "
+    "trainer one of `pilotkit.meter.callbacks`"
+)
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -35,23 +43,81 @@ def run_worker(
 ) -> tuple[Outcome, WorkerEnvironment]:
     """Run a phase to its end. Each process gets one of `shares` equal shares of the usable cores."""
     folder = run_dir.phase(phase)
-    folder.path.mkdir(parents=True, exist_ok=True)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     follower = _Follower(folder, on_progress)
-    kills_before = count_oom_kills()
-    started = time.monotonic()
-    returncode = run_to_end(
+    ended = _run(
         worker_command(run_dir.path, phase=phase, nproc=nproc, torchrun=torchrun),
-        environment=environment.variables,
-        folder=launch_dir,
-        log=folder.log,
+        folder=folder,
+        variables=environment.variables,
+        launch_dir=launch_dir,
         timeout_seconds=timeout_seconds,
         while_running=follower.read_more,
     )
+    return judge(folder, **ended, torchrun=torchrun), environment
+
+
+def run_script(
+    run_dir: RunDir,
+    *,
+    phase: str,
+    script: Path,
+    args: Sequence[str],
+    nproc: int,
+    shares: int,
+    usable_cpus: int,
+    launch_dir: Path,
+    timeout_seconds: float | None,
+) -> tuple[Outcome, WorkerEnvironment]:
+    """Run a user's own script under torchrun; the result is `{"meters": [...]}`, what StepMeter left on each rank."""
+    folder = run_dir.phase(phase)
+    environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
+    ended = _run(
+        script_command(script, args=args, nproc=nproc),
+        folder=folder,
+        variables={**environment.variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
+        launch_dir=launch_dir,
+        timeout_seconds=timeout_seconds,
+        while_running=lambda: None,
+    )
+    if ended["returncode"] != 0:
+        return judge(folder, **ended, torchrun=True), environment
+    meters = folder.read_meters()
+    if meters:
+        return Outcome("ok", ended["wall_seconds"], result={"meters": meters}), environment
+    failure = Failure(
+        "the script ended well and left no measurement", cause=NO_METER, log=last_lines(read_tail(folder.log))
+    )
+    return Outcome("failed", ended["wall_seconds"], failure=failure), environment
+
+
+class _Ended(TypedDict):
+    returncode: int | None
+    wall_seconds: float
+    oom_kills: int
+
+
+def _run(
+    command: Sequence[str],
+    *,
+    folder: PhaseDir,
+    variables: Mapping[str, str],
+    launch_dir: Path,
+    timeout_seconds: float | None,
+    while_running: Callable[[], None],
+) -> _Ended:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    kills_before = count_oom_kills()
+    started = time.monotonic()
+    returncode = run_to_end(
+        command,
+        environment=variables,
+        folder=launch_dir,
+        log=folder.log,
+        timeout_seconds=timeout_seconds,
+        while_running=while_running,
+    )
     wall_seconds = time.monotonic() - started
-    oom_kills = count_oom_kills() - kills_before
-    outcome = judge(folder, returncode=returncode, wall_seconds=wall_seconds, oom_kills=oom_kills, torchrun=torchrun)
-    return outcome, environment
+    return {"returncode": returncode, "wall_seconds": wall_seconds, "oom_kills": count_oom_kills() - kills_before}
 
 
 class _Follower:

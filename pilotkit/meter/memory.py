@@ -34,10 +34,12 @@ class LiveTensorTracker:
         tracker.peak_bytes
     """
 
-    def __init__(self, *, device_type: str = "cpu") -> None:
+    def __init__(self, *, device_type: str = "cpu", told: Callable[[int, int], None] | None = None) -> None:
+        """`told(storage, size)` hears of every change: the storage's key and its new size, 0 when it is gone."""
         self.live_bytes = 0
         self.peak_bytes = 0
         self._device_type = device_type
+        self._told = told
         self._sizes: dict[int, int] = {}
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._entered = ExitStack()
@@ -66,7 +68,7 @@ class LiveTensorTracker:
         self._entered.close()
 
     def _see(self, tensor: Tensor) -> None:
-        for part in _plain(tensor):
+        for part in plain_tensors(tensor):
             if part.device.type == self._device_type:
                 self._count(part.untyped_storage())
 
@@ -82,6 +84,8 @@ class LiveTensorTracker:
         self._sizes[key] = size
         self.live_bytes += size - (known or 0)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        if self._told is not None:
+            self._told(key, size)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata in self._sizes:
@@ -90,6 +94,8 @@ class LiveTensorTracker:
     def _forget(self, key: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
         self.live_bytes -= self._sizes.pop(key)
         del self._storages[key]
+        if self._told is not None:
+            self._told(key, 0)
 
 
 class _Watch(TorchDispatchMode):
@@ -138,13 +144,13 @@ def _returned(result: Any) -> Iterator[Tensor]:
             yield from _returned(item)
 
 
-def _plain(tensor: Tensor) -> Iterator[Tensor]:
+def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors with a storage that `tensor` consists of: itself, or the parts of a wrapper or a sparse tensor."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             part = getattr(tensor, name)
             if isinstance(part, Tensor):  # DTensor names its mesh, too
-                yield from _plain(part)
+                yield from plain_tensors(part)
     elif tensor.layout is torch.strided:
         yield tensor
     elif tensor.layout is torch.sparse_coo:

@@ -48,6 +48,37 @@ def summarize(values: Sequence[float]) -> Summary:
     )
 
 
+def median_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
+    """A confidence interval of the median from order statistics; None when there are too few values for one.
+
+    The k-th smallest and k-th largest of n values hold the median between them with probability
+    1 - 2 * P(Binomial(n, 1/2) < k), whatever the distribution (David and Nagaraja, Order Statistics, 7.1).
+    Six values are the fewest for 0.95.
+    """
+    ordered, n = sorted(values), len(values)
+    below, rank = 0.0, 0
+    while rank < n // 2:
+        below += math.comb(n, rank) / 2.0**n
+        if 1 - 2 * below < confidence:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[n - rank]) if rank else None
+
+
+def is_settled(seconds: Sequence[float], *, window: int, tolerance: float) -> bool:
+    """Whether warm-up is over: the last `window` steps are no faster than the `window` before them.
+
+    Medians are compared, so that one slow step is no reason to go on; `tolerance` is relative (0.1: 10 %).
+    False while there are fewer than two windows.
+    """
+    assert window >= 1, window
+    if len(seconds) < 2 * window:
+        return False
+    last = statistics.median(seconds[-window:])
+    before = statistics.median(seconds[-2 * window : -window])
+    return last >= before * (1 - tolerance)
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Percentile (0 to 100) by linear interpolation between the two nearest ranks, as `numpy.percentile` does."""
     assert values, "no values"

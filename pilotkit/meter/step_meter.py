@@ -1,6 +1,6 @@
 """Three lines that leave a measurement in anybody's training script; pilotkit's own driver reads the same file.
 
-Called by users' scripts. Reads the environment that torchrun sets, writes one JSON file on rank 0, and never
+Called by users' scripts. Reads the environment that torchrun sets, writes one JSON file a rank, and never
 starts, stops or slows the training beyond one synchronisation at each edge of a step.
 """
 
@@ -16,11 +16,13 @@ from pilotkit.device import Device, current_device
 from pilotkit.errors import ConfigError, OutputError, Problem
 from pilotkit.meter.clock import StepClock
 from pilotkit.meter.rss import peak_rss_bytes
-from pilotkit.meter.statistics import summarize
+from pilotkit.meter.statistics import is_settled, summarize
 from pilotkit.records.atomic import write_json
 
 METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
 SCHEMA_VERSION = 1
+SETTLED = 0.1
+"""How much faster the second half of the counted steps may be than the first."""
 
 
 class StepMeter:
@@ -65,17 +67,20 @@ class StepMeter:
         return self._clock.section(name)
 
     def close(self) -> dict[str, Any]:
-        """Write the file (rank 0 only) and return its content; a second call returns the same.
+        """Write the file and return its content; a second call returns the same.
+
+        Rank 0 writes `path`, rank r `<name>-<r>.json` beside it.
 
         Keys: `schema_version`; `device`, its name; `metrics`, flat, unit in the suffix, `step_seconds` and the rates
         from the median step; `step_seconds`, every step, warm-up included; `notes`, what limits the figures.
-        Memory is rank 0's, over the whole life of the process.
+        `settled`, whether the counted steps had stopped becoming faster. Memory is this rank's, over the whole life
+        of the process.
         Raises OutputError when the file cannot be written.
         """
         if self._result is None:
             self._result = self._measured(current_device())
-            if self.path is not None and os.environ.get("RANK", "0") == "0":
-                _write(self.path, self._result)
+            if self.path is not None:
+                _write(_path_of_rank(self.path, os.environ.get("RANK", "0")), self._result)
         return self._result
 
     def _measured(self, device: Device) -> dict[str, Any]:
@@ -102,6 +107,7 @@ class StepMeter:
             "device": device.name,
             "metrics": metrics,
             "step_seconds": list(self._clock.step_seconds),
+            "settled": not counted or is_settled(counted, window=max(len(counted) // 2, 1), tolerance=SETTLED),
             "notes": notes,
         }
 
@@ -140,6 +146,10 @@ def _memory(device: Device) -> dict[str, float]:
 
 def _synchronize_current() -> None:
     current_device().synchronize()
+
+
+def _path_of_rank(path: Path, rank: str) -> Path:
+    return path if rank == "0" else path.with_name(f"{path.stem}-{rank}{path.suffix}")
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:

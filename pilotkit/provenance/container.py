@@ -14,6 +14,7 @@ from pathlib import Path
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.provenance.digest import digest_file
 
+IMAGE_VARIABLE = "PILOTKIT_IMAGE"
 _ALLOWED = "name@sha256:<64 hex digits>, name:tag@sha256:<64 hex digits>, or a .sif file; name:tag alone is not pinned"
 # The OCI image specification writes digests in lower case.
 _PINNED = re.compile(r"[^\s@]+@(?P<digest>sha256:[0-9a-f]{64})")
@@ -30,17 +31,46 @@ class Container:
     reason: str = ""
 
 
-def read_container(image: str | None, *, launch_dir: Path | None = None) -> Container:
-    """Judge the option `image`. A `.sif` file is pinned by the hash of its content, read here.
+def read_container(
+    image: str | None,
+    *,
+    launch_dir: Path | None = None,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] | None = None,
+) -> Container:
+    """Judge the option `image`, else PILOTKIT_IMAGE, else what the runtime says. A `.sif` file is pinned by its hash.
 
     A relative `.sif` starts at `launch_dir`, by default the working directory. Without an image the reason is
     empty outside a container and says so inside one. Raises ConfigError on `image` for a malformed digest, an
-    empty name, or a `.sif` file that cannot be read.
+    empty name, or a `.sif` file that cannot be read. `root` and `environ` stand in for the real ones.
     """
+    variables = os.environ if environ is None else environ
+    image = variables.get(IMAGE_VARIABLE) if image is None else image
     if image is None:
-        kind = running_in_container()
-        reason = f"runs inside a container ({kind}) whose image is not named" if kind else ""
-        return Container(None, None, False, reason)
+        return _of_runtime(root, variables)
+    return _judge(image, launch_dir=launch_dir)
+
+
+def _of_runtime(root: Path, variables: Mapping[str, str]) -> Container:
+    """Apptainer names its file; Podman leaves name and id of the image inside; Docker and Kubernetes tell nothing."""
+    kind = running_in_container(root=root, environ=variables)
+    if kind is None:
+        return Container(None, None, False)
+    file = variables.get("APPTAINER_CONTAINER") or variables.get("SINGULARITY_CONTAINER") or ""
+    if file.endswith(".sif") and (root / file.lstrip("/")).is_file():
+        return Container(file, f"sha256:{digest_file(root / file.lstrip('/'))}", True)
+    try:
+        told = (root / "run/.containerenv").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        told = ""
+    fields = dict(re.findall(r'^(\w+)="([^"]*)"$', told, re.MULTILINE))
+    identifier = fields.get("imageid", "").removeprefix("sha256:")
+    if re.fullmatch(r"[0-9a-f]{64}", identifier):
+        return Container(fields.get("image"), f"sha256:{identifier}", True)
+    return Container(None, None, False, f"runs inside a container ({kind}) whose image is not named")
+
+
+def _judge(image: str, *, launch_dir: Path | None) -> Container:
     if "@" in image or not image.strip() or re.search(r"\s", image):
         match = _PINNED.fullmatch(image)
         if match is None:

@@ -55,7 +55,7 @@ class _Status:
     untracked: tuple[str, ...]
 
 
-class _GitError(Exception):
+class GitError(Exception):
     """git could not answer; the text is the reason in words."""
 
 
@@ -63,15 +63,16 @@ def read_git(folder: Path, *, exclude: Sequence[Path] = (), with_digest: bool = 
     """Ask git about the repository that holds `folder` (all of it, not only the folder).
 
     Untracked files below `exclude` are passed over: pilotkit's own output folder is not code. An entry that holds
-    `folder` itself (`output_dir=.`) is not obeyed, as it would hide code too. Without
+    `folder` itself (`output_dir=.`) is not obeyed, as it would hide code too. An entry that is a file (the lock that
+    is committed) is passed over changed, too. What Python compiles (`__pycache__`) never counts. Without
     `with_digest` changed files are not read, `diff_digest` stays None, and the answer takes milliseconds.
     """
     try:
-        top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+        top = top_of(folder)
         if _is_ignored(folder):
             return GitState("unknown", None, reason="the repository above ignores this folder")
         status, complaint = _read_status(top, folder=folder, exclude=exclude)
-    except _GitError as error:
+    except GitError as error:
         return GitState("unknown", None, reason=str(error))
     untracked = list(status.untracked[:MAX_UNTRACKED_NAMES])
     if status.commit is None:
@@ -92,28 +93,39 @@ def _read_status(top: Path, *, folder: Path, exclude: Sequence[Path]) -> tuple[_
     turned off are spelled out.
     """
     options = ("--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
-    done = _run(top, "status", *options)
+    done = run_git(top, "status", *options)
     if done.returncode != 0:
-        raise _GitError(_explain(done.stderr))
+        raise GitError(_explain(done.stderr))
     commit: str | None = None
     changed, untracked = [], []
-    whole = top.resolve()
-    skipped = tuple(
-        f"{path.resolve().as_posix()}/" for path in exclude if not folder.resolve().is_relative_to(path.resolve())
-    )
+    skipped_files, skipped_folders = skipped_names(top, folder=folder, exclude=exclude)
     for entry in os.fsdecode(done.stdout).split("\0"):
         if entry.startswith("# branch.oid "):
             oid = entry.removeprefix("# branch.oid ")
             commit = oid if _COMMIT.fullmatch(oid) else None
         elif entry.startswith("? "):
             name = entry[2:]
-            if not f"{whole.as_posix()}/{name}".startswith(skipped):
+            compiled = "__pycache__" in name.split("/")
+            if not compiled and not name.startswith(skipped_folders):
                 untracked.append(name)
         elif entry.startswith("1 "):
             changed.append(entry.split(" ", 8)[8])
         elif entry.startswith("u "):
             changed.append(entry.split(" ", 10)[10])
-    return _Status(commit, tuple(sorted(changed)), tuple(sorted(untracked))), _first_line(done.stderr)
+    found = [tuple(sorted(name for name in names if name not in skipped_files)) for names in (changed, untracked)]
+    return _Status(commit, *found), _first_line(done.stderr)
+
+
+def skipped_names(top: Path, *, folder: Path, exclude: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`exclude` as names below `top`: exact names, and beginnings of names with a slash at their end."""
+    whole, start = top.resolve(), folder.resolve()
+    resolved = [path.resolve() for path in exclude]
+    names = [
+        path.relative_to(whole).as_posix()
+        for path in resolved
+        if path != whole and path.is_relative_to(whole) and not start.is_relative_to(path)
+    ]
+    return tuple(names), tuple(f"{name}/" for name in names)
 
 
 def _digest_changes(top: Path, status: _Status) -> str:
@@ -160,23 +172,30 @@ def _describe(status: _Status) -> str:
 
 def _is_ignored(folder: Path) -> bool:
     """True when the repository ignores `folder`: git then says clean, whatever is in there."""
-    done = _run(folder, "check-ignore", "--quiet", ".")
+    done = run_git(folder, "check-ignore", "--quiet", ".")
     if done.returncode not in (0, 1):
-        raise _GitError(_explain(done.stderr))
+        raise GitError(_explain(done.stderr))
     return done.returncode == 0
 
 
-def _git(folder: Path, *arguments: str) -> bytes:
-    done = _run(folder, *arguments)
+def top_of(folder: Path) -> Path:
+    """The top folder of the repository that holds `folder`. Raises GitError when there is none."""
+    return Path(os.fsdecode(ask_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+
+
+def ask_git(folder: Path, *arguments: str) -> bytes:
+    """What git prints. Raises GitError with the reason when it fails."""
+    done = run_git(folder, *arguments)
     if done.returncode != 0:
-        raise _GitError(_explain(done.stderr))
+        raise GitError(_explain(done.stderr))
     return done.stdout
 
 
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """One read-only question to git, whatever its exit code. Raises GitError when git cannot be asked."""
     program = shutil.which("git")
     if program is None:
-        raise _GitError("git is not installed")
+        raise GitError("git is not installed")
     command = [program, "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder), *arguments]
     try:
         return subprocess.run(
@@ -188,9 +207,9 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
             env=_environment(),
         )
     except subprocess.TimeoutExpired:
-        raise _GitError(f"git gave no answer in {TIMEOUT_SECONDS:g} s") from None
+        raise GitError(f"git gave no answer in {TIMEOUT_SECONDS:g} s") from None
     except OSError as error:
-        raise _GitError(f"git could not be started: {error.strerror}") from error
+        raise GitError(f"git could not be started: {error.strerror}") from error
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The lock: one plain dictionary that says exactly what runs, its digest, and what has drifted from an older one.
+"""The lock: one plain dictionary that says exactly what runs, and the digest of it.
 
-Called by the stage `lock`, and by every later stage that compares itself with a lock. Only arranges what the other
-files of this room found; never looks at the machine, so two machines with the same content have the same digest.
+Called by the stage `lock` and by the gate before every later one. Only arranges what the other files of this room
+found; holds no date and no folder of this machine, so that the same state gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,54 @@ from pilotkit.provenance.git import GitState
 from pilotkit.provenance.packages import Distribution
 from pilotkit.provenance.revisions import Revision
 
-LOCK_VERSION = 1
-_ABSENT = "absent"
+LOCK_VERSION = 2
+_HEAD = """\
+# What exactly runs. Written by pilotkit (stage=lock); commit it. lock.mode=check refuses what no longer matches it.
+"""
 
 
 def build_lock(
     *,
-    config_digest: str,
+    config: Mapping[str, Any],
+    seeds: Mapping[str, Any],
+    determinism: Mapping[str, Any],
+    environment: Mapping[str, str],
     model: Revision,
     data: Revision,
-    seed: int,
     git: GitState,
+    tree: str | None,
     container: Container,
+    machine: Mapping[str, Any] | None,
     distributions: Sequence[Distribution],
     torch_build: Mapping[str, Any],
     python_version: str,
     pilotkit_version: str,
 ) -> dict[str, Any]:
-    """Arrange what was found as plain data (for JSON and YAML), in an order that does not change between runs."""
+    """Arrange what was found as plain data (for JSON and YAML), in an order that does not change between runs.
+
+    `config` is the part of the configuration that identifies the run; `tree` the digest of the commit's files.
+    """
     return {
         "lock_version": LOCK_VERSION,
         "pilotkit": pilotkit_version,
         "python": python_version,
-        "config_digest": config_digest,
-        "seed": seed,
         "model": _plain_revision(model),
         "data": _plain_revision(data),
-        "git": dataclasses.asdict(git),
+        "git": {**dataclasses.asdict(git), "tree": tree},
         "container": dataclasses.asdict(container),
+        "machine": None if machine is None else dict(machine),
         "torch": {name: torch_build[name] for name in sorted(torch_build)},
-        "packages": {
-            item.name: {"version": item.version, "origin": item.origin, "source": item.source}
-            for item in sorted(distributions, key=lambda item: item.name)
-        },
+        "environment": dict(sorted(environment.items())),
+        "determinism": dict(determinism),
+        "seeds": dict(seeds),
+        "config": dict(config),
+        "packages": {item.name: _plain_package(item) for item in sorted(distributions, key=lambda item: item.name)},
     }
 
 
 def lock_digest(lock: Mapping[str, Any]) -> str:
     """SHA-256 of what identifies the run: no notes, no reasons, no folders of this machine, no dates."""
-    return digest_of(_identity(lock))
+    return digest_of(identity_of_lock(lock))
 
 
 def reproducibility_problems(lock: Mapping[str, Any]) -> list[str]:
@@ -64,12 +73,19 @@ def reproducibility_problems(lock: Mapping[str, Any]) -> list[str]:
     problems = [_git_problem(lock["git"])]
     for section in ("model", "data"):
         problems += [_revision_problem(section, lock[section])]
+    if not lock["config"]["train"]["deterministic"]:
+        problems.append("train.deterministic is false: two runs of this lock need not be equal.")
     if lock["container"]["reason"]:
         image = lock["container"]["image"]
         problems.append(f"container{f' {image}' if image else ''} is not pinned: {lock['container']['reason']}.")
     for name, package in lock["packages"].items():
         if package["origin"] == "editable":
-            problems.append(f"package {name} {package['version']} is installed editable: its version does not pin it.")
+            if package.get("code") is None:
+                problems.append(f"package {name} {package['version']} is installed editable: nothing pins its code.")
+            elif package.get("code_state") != "clean":
+                problems.append(
+                    f"package {name} {package['version']} is installed editable: only this machine has its code."
+                )
         elif package["origin"] == "local" and "#" not in (package["source"] or ""):
             problems.append(
                 f"package {name} {package['version']} was installed from a local folder: nobody else has it."
@@ -79,30 +95,32 @@ def reproducibility_problems(lock: Mapping[str, Any]) -> list[str]:
 
 def to_yaml(lock: Mapping[str, Any]) -> str:
     """The lock as YAML in the order of `build_lock`; `yaml.safe_load` gives the same data back."""
-    return yaml.safe_dump(dict(lock), sort_keys=False, allow_unicode=True, width=120)
+    return _HEAD + yaml.safe_dump(dict(lock), sort_keys=False, allow_unicode=True, width=120)
 
 
-def drift(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What changed between two locks, one line each: the dotted name, then `old -> new`; empty when nothing did.
+def from_yaml(text: str) -> dict[str, Any]:
+    """Read `to_yaml` back. Raises ValueError, with the reason, on what is not a lock of this version."""
+    try:
+        lock = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(lock, dict) or "lock_version" not in lock:
+        raise ValueError("not a lock: it has no lock_version")
+    if lock["lock_version"] == LOCK_VERSION:
+        try:
+            identity_of_lock(lock)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a whole lock: {error} is missing or of another kind") from error
+    return lock
 
-    Only what `lock_digest` covers is compared. A lock of another `lock_version` differs in that line too.
-    """
-    before, after = _flatten(_identity(old)), _flatten(_identity(new))
-    names = list(dict.fromkeys([*before, *after]))
-    return [
-        f"{name}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
-        for name in names
-        if before.get(name, _ABSENT) != after.get(name, _ABSENT)
-    ]
 
-
-def _identity(lock: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {
-        name: value for name, value in lock.items() if name not in ("git", "container", "model", "data", "packages")
-    }
+def identity_of_lock(lock: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a lock that says what runs. What follows from the rest (seeds, determinism) would only repeat it."""
+    kept = ("lock_version", "pilotkit", "python", "config", "environment", "torch", "machine")
+    identity: dict[str, Any] = {name: lock[name] for name in kept}
     for section in ("model", "data"):
         identity[section] = _identity_of_revision(lock[section])
-    identity["git"] = {name: lock["git"][name] for name in ("commit", "state", "diff_digest")}
+    identity["git"] = {name: lock["git"][name] for name in ("tree", "state", "diff_digest")}
     identity["container"] = {"digest": lock["container"]["digest"] or lock["container"]["image"]}
     identity["packages"] = {name: _identity_of_package(package) for name, package in lock["packages"].items()}
     return identity
@@ -118,21 +136,16 @@ def _identity_of_revision(revision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity_of_package(package: Mapping[str, Any]) -> str:
-    """`1.2`, `1.2 (vcs git+https://...@commit)`; a folder or file of this machine counts only by its hash."""
+    """`1.2`, `1.2 (vcs git+https://...@commit)`; a folder or file of this machine counts only by its content."""
     origin, source = package["origin"], package["source"] or ""
     if origin in ("editable", "local"):
-        source = source.partition("#")[2]
+        source = package.get("code") or source.partition("#")[2]
     return " ".join([package["version"], *([f"({f'{origin} {source}'.strip()})"] if origin != "index" else [])])
 
 
-def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, item in value.items():
-        if isinstance(item, Mapping):
-            flat.update(_flatten(item, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = "none" if item is None else str(item)
-    return flat
+def _plain_package(package: Distribution) -> dict[str, Any]:
+    plain = {"version": package.version, "origin": package.origin, "source": package.source}
+    return plain if package.code is None else {**plain, "code": package.code, "code_state": package.code_state}
 
 
 def _plain_revision(revision: Revision) -> dict[str, Any]:

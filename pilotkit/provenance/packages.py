@@ -31,13 +31,16 @@ class Distribution:
 
     `source` is None for an index, `URL@commit` for a version control system, the folder as a `file:` URL for
     `editable`, and the URL, with `#sha256=...` where the installer kept it, for `local` and `url`. It never holds a
-    user, a password or a token.
+    user, a password or a token. `code` is a digest of what an editable install's folder holds, and `code_state` what
+    git says about it; None for everything else.
     """
 
     name: str
     version: str
     origin: Origin
     source: str | None
+    code: str | None = None
+    code_state: str | None = None
 
 
 def installed_distributions() -> list[Distribution]:

@@ -11,6 +11,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pilotkit.errors import RecordError
 from pilotkit.records import atomic
@@ -31,6 +32,10 @@ class Point:
     problem: str | None = None
     is_config_problem: bool = False
     driver_pid: int | None = None
+    launch_dir: str | None = None
+    """Where the sweep was started, for a job that runs elsewhere."""
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    """One entry for each time that a scheduler started the point: number, job_id, node, started_at, run_dir."""
 
     def record(self) -> Record:
         """The record of the point's run, or one that says why there is none."""
@@ -53,14 +58,16 @@ class Point:
         return Record(f"point {self.index}", "", status, "", problem=problem, overrides=self.overrides)
 
     def _is_running(self) -> bool:
+        # Our own points are over when they are read: a point of this process cannot be going on meanwhile.
+        if self.driver_pid is None or self.driver_pid == os.getpid():
+            return False
         try:
-            os.kill(self.driver_pid or os.getpid(), 0)
+            os.kill(self.driver_pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
             return True
-        # Our own points are over when they are read: a point of this process cannot be going on meanwhile.
-        return self.driver_pid != os.getpid()
+        return True
 
 
 def write_point(folder: Path, point: Point) -> None:
@@ -81,12 +88,15 @@ def point_config(folder: Path) -> Path | None:
     return path if path.is_file() else None
 
 
+def read_point(folder: Path) -> Point | None:
+    """The point in this folder; None when there is none that can be read."""
+    try:
+        return Point(**json.loads((folder / POINT_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def read_points(sweep_dir: Path) -> list[Point]:
     """All points of a sweep in their order; what cannot be read is passed over."""
-    points = []
-    for path in sweep_dir.glob(f"*/{POINT_FILE}"):
-        try:
-            points.append(Point(**json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
-            continue
-    return sorted(points, key=lambda point: point.index)
+    found = [read_point(path.parent) for path in sweep_dir.glob(f"*/{POINT_FILE}")]
+    return sorted((point for point in found if point is not None), key=lambda point: point.index)

@@ -5,13 +5,19 @@
     overrides.txt       what the user typed, one a line
     driver.log          what the driver did
     record.json         what was found
-    report.html         the page (stages `all` and `report`)
+    report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
+    compare.html        this study beside another one (stage `report`, when asked for)
+    points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
+    uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
+    again/              the run that was run again (stage `replay`)
     phases/<phase>/     one folder for each worker start:
         log.txt         everything its processes printed
         progress.jsonl  one line a finished step
         result.json     written by rank 0 when the phase is done
+        meter.json, meter-<rank>.json   what StepMeter measured in a user's own script
+        gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
 """
 
@@ -58,6 +64,26 @@ class PhaseDir:
     @property
     def result(self) -> Path:
         return self.path / "result.json"
+
+    @property
+    def meter(self) -> Path:
+        """Where rank 0's StepMeter of a user's own script writes; other ranks write `meter-<rank>.json` beside it."""
+        return self.path / "meter.json"
+
+    def read_meters(self) -> list[dict[str, Any]]:
+        """What the ranks' meters left, in the order of ranks; a file that is cut short is passed over."""
+        others = sorted(self.path.glob("meter-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
+        found = []
+        for path in (self.meter, *others):
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError):
+                continue
+        return found
+
+    @property
+    def gradients(self) -> Path:
+        return self.path / "gradients.pt"
 
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank}.json"
@@ -137,8 +163,36 @@ class RunDir:
         return self.path / "report.html"
 
     @property
+    def table_csv(self) -> Path:
+        return self.path / "points.csv"
+
+    @property
+    def table_parquet(self) -> Path:
+        return self.path / "points.parquet"
+
+    @property
+    def page_markdown(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def page_csv(self) -> Path:
+        return self.path / "report.csv"
+
+    @property
+    def comparison(self) -> Path:
+        return self.path / "compare.html"
+
+    @property
     def lock(self) -> Path:
         return self.path / "lock.yaml"
+
+    @property
+    def difference(self) -> Path:
+        return self.path / "uncommitted.diff"
+
+    @property
+    def again(self) -> Path:
+        return self.path / "again"
 
     @property
     def checkpoints(self) -> Path:

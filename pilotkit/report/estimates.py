@@ -17,9 +17,9 @@ from rich.text import Text
 from pilotkit.records.record import Record
 from pilotkit.report import plots, svg
 from pilotkit.report.parts import figure_of
-from pilotkit.report.values import format_value, label_of, record_href
+from pilotkit.report.values import format_value, record_href
 from pilotkit.report.view import Cell, Section, TableView
-from pilotkit.units import format_bytes
+from pilotkit.units import format_bytes, format_seconds
 
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "gathered", "buckets", "batch", "temporary")
 
@@ -40,9 +40,14 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
     verdict = Text("fits", style="green") if details["fits"] else Text("does not fit", style="red")
     limit = format_bytes(metrics["memory_limit_bytes"])
     table.add_row(f"in use on {hardware}", format_bytes(metrics["device_used_bytes"]), Text(f"of {limit}: ") + verdict)
-    for name in ("step_seconds", "tokens_per_second", "mfu"):
-        if name in metrics:
-            table.add_row(label_of(name), format_value(name, metrics[name]), Text(str(details.get("calibration", ""))))
+    if "step_seconds" in metrics:
+        band = f"{format_seconds(metrics['step_low_seconds'])} to {format_seconds(metrics['step_high_seconds'])}"
+        parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in details["step_parts"].items())
+        table.add_row(
+            "step", format_seconds(metrics["step_seconds"]), Text(f"{details['calibration']}, {band}: {parts}")
+        )
+        speed = format_value("tokens_per_second", metrics["tokens_per_second"])
+        table.add_row("tokens per second", speed, Text(f"{details['calibration']}, all devices"))
     return table
 
 

@@ -5,7 +5,7 @@ Called by `pilotkit.report.sections`. Shows what was measured at each point and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -13,25 +13,28 @@ from markupsafe import Markup
 from pilotkit.records.record import Record
 from pilotkit.report import svg
 from pilotkit.report.tables import lookup
-from pilotkit.report.values import status_words
+from pilotkit.report.values import format_value, label_of, status_words
 from pilotkit.units import format_count
 
 MICRO_BATCH, SEQ_LEN = "train.micro_batch_size", "train.seq_len"
+SPEED = ("tokens_per_second",)
+MEMORY = ("peak_allocated_bytes", "peak_rss_bytes")
 _MARGIN_PERCENT, _CELL_PIXELS, _TOP_PIXELS = 20.0, 44.0, 24.0
 
 
-def sweep_map(records: Iterable[Record]) -> Markup:
-    """Tokens per second by micro-batch and seq-len; empty unless one of the two varies.
+def sweep_map(records: Iterable[Record], *, metrics: Sequence[str] = SPEED) -> Markup:
+    """One metric by micro-batch and seq-len; empty unless one of the two varies.
 
-    Where several records share a cell (another key varies too) the fastest stands for it.
+    The first of `metrics` that a record has is shown. Where several records share a cell (another key varies too) the
+    fastest stands for it. A line is drawn where the fastest point that fits meets one that does not.
     """
     cells = _cells(records)
     batches = sorted({batch for batch, _ in cells})
     lengths = sorted({length for _, length in cells})
     if len(cells) < 2:
         return Markup("")
-    speeds = [record.metrics["tokens_per_second"] for record in cells.values() if "tokens_per_second" in record.metrics]
-    slowest, fastest = min(speeds, default=0.0), max(speeds, default=0.0)
+    values = [value for record in cells.values() if (value := _value(record, metrics)[1]) is not None]
+    lowest, highest = min(values, default=0.0), max(values, default=0.0)
     width = (100.0 - _MARGIN_PERCENT) / len(lengths)
     shapes = [svg.text("batch \\ seq", x=0, y=15, css="small muted")]
     for column, length in enumerate(lengths):
@@ -43,11 +46,34 @@ def sweep_map(records: Iterable[Record]) -> Markup:
         for column, length in enumerate(lengths):
             x = _MARGIN_PERCENT + column * width
             record = cells.get((batch, length))
-            speed = record.metrics.get("tokens_per_second", slowest) if record is not None else slowest
-            shade = (speed - slowest) / (fastest - slowest) if fastest > slowest else 0.0
-            shapes += _cell(record, x=x, y=y, width=width, shade=shade)
+            value = _value(record, metrics)[1] if record is not None else None
+            shade = (value - lowest) / (highest - lowest) if value is not None and highest > lowest else 0.0
+            shapes += _cell(record, metrics, x=x, y=y, width=width, shade=shade)
+    shapes += _frontier(cells, batches=batches, lengths=lengths, width=width)
     height = _TOP_PIXELS + len(batches) * _CELL_PIXELS
-    return svg.svg(shapes, height=height, label="Tokens per second by micro-batch and sequence length")
+    return svg.svg(shapes, height=height, label=f"{label_of(metrics[0])} by micro-batch and sequence length")
+
+
+def _frontier(
+    cells: dict[tuple[Any, Any], Record], *, batches: Sequence[Any], lengths: Sequence[Any], width: float
+) -> list[Markup]:
+    """A line under the last micro-batch that fits, in each column where a larger one was seen not to."""
+    lines = []
+    for column, length in enumerate(lengths):
+        statuses = [cells[batch, length].status if (batch, length) in cells else None for batch in batches]
+        if "does_not_fit" not in statuses:
+            continue
+        y = _TOP_PIXELS + statuses.index("does_not_fit") * _CELL_PIXELS
+        x = _MARGIN_PERCENT + column * width
+        lines.append(svg.line("frontier", x1=x, x2=x + width, y1=y, y2=y))
+    return lines
+
+
+def _value(record: Record, metrics: Sequence[str]) -> tuple[str, float | None]:
+    for name in metrics:
+        if name in record.metrics:
+            return name, record.metrics[name]
+    return metrics[0], None
 
 
 def _cells(records: Iterable[Record]) -> dict[tuple[Any, Any], Record]:
@@ -63,12 +89,17 @@ def _cells(records: Iterable[Record]) -> dict[tuple[Any, Any], Record]:
     return cells
 
 
-def _cell(record: Record | None, *, x: float, y: float, width: float, shade: float) -> list[Markup]:
-    """One cell: `shade` runs from 0 (slowest) to 1 (fastest); a point without a speed says its status instead."""
+def _cell(
+    record: Record | None, metrics: Sequence[str], *, x: float, y: float, width: float, shade: float
+) -> list[Markup]:
+    """One cell: `shade` runs from 0 (lowest) to 1 (highest); a point without a value says its status instead."""
+    name, value = _value(record, metrics) if record is not None else (metrics[0], None)
     if record is None:
         css, words, title, opacity = "track", "not run", "", 0.5
-    elif (speed := record.metrics.get("tokens_per_second")) is not None:
-        css, words, title = "data", format_count(speed), f"{format_count(speed)} tokens/s ({record.run_id})"
+    elif value is not None:
+        words = format_count(value) if name == "tokens_per_second" else format_value(name, value)
+        unit = " tokens/s" if name == "tokens_per_second" else ""
+        css, title = "data", f"{words}{unit} ({record.run_id})"
         opacity = 0.10 + 0.45 * shade
     else:
         words = "no fit" if record.status == "does_not_fit" else status_words(record.status)

@@ -19,11 +19,13 @@ from markupsafe import Markup, escape
 from pilotkit.chapters import CHAPTERS
 from pilotkit.decide.verdict import Verdict, stage_command
 from pilotkit.records.record import Record
+from pilotkit.report.decision import headline
 from pilotkit.report.heatmap import MICRO_BATCH, SEQ_LEN, sweep_map
 from pilotkit.report.sections import section_of
 from pilotkit.report.tables import lookup
 from pilotkit.report.values import format_value, label_of, record_href, status_words
 from pilotkit.report.view import Cell, Figure, TableView, tone_of
+from pilotkit.report.words import translator
 
 _SENTENCES = {
     "GO": "Every piece of evidence that this run needs is there, and none speaks against it.",
@@ -49,6 +51,7 @@ def render_page(
     title: str,
     page_dir: Path,
     sweep_records: Sequence[Record] = (),
+    language: str = "en",
 ) -> str:
     """The whole page as text.
 
@@ -57,7 +60,7 @@ def render_page(
     `verdict` the one in the record of stage `plan` is shown, and without that none.
     """
     by_stage = {record.stage: record for record in records}
-    verdict = verdict or _recorded_verdict(by_stage.get("plan"))
+    verdict = verdict or recorded_verdict(by_stage.get("plan"))
     overrides = max(records, key=lambda record: record.started_at).overrides if records else []
     sections = [
         section_of(
@@ -72,16 +75,18 @@ def render_page(
     word = verdict.verdict if verdict else NO_VERDICT
     links = {record.run_id: record_href(record, page_dir=page_dir) for record in (*records, *sweep_records)}
     return (
-        _environment()
+        _environment(language)
         .get_template("report.html.j2")
         .render(
             title=title,
-            style=Markup(_style()),  # noqa: S704 - our own file, with nothing of the user's in it
+            language=language,
+            style=Markup(style_sheet()),  # noqa: S704 - our own file, with nothing of the user's in it
             word=word,
             tone=tone_of(word),
             sentence=_SENTENCES.get(word, "Stage plan has not been run."),
             reasons=[_linked(reason, links=links) for reason in (verdict.reasons if verdict else [])],
             missing=[(_linked(item.what, links=links), item.command) for item in (verdict.missing if verdict else [])],
+            headline=headline(by_stage["plan"].details) if "plan" in by_stage else [],
             verdict_command=None if verdict else stage_command("plan", overrides=overrides),
             newest=max((record.started_at for record in records), default=""),
             groups=_groups(config_summary),
@@ -93,23 +98,27 @@ def render_page(
     )
 
 
-def _recorded_verdict(plan: Record | None) -> Verdict | None:
+def recorded_verdict(plan: Record | None) -> Verdict | None:
+    """The verdict that the record of `plan` holds."""
     plain = plan.details.get("verdict") if plan is not None else None
     return Verdict.from_dict(plain) if plain else None
 
 
-def _environment() -> Environment:
+def _environment(language: str) -> Environment:
     """Everything is escaped: run names, tracebacks and notes may hold anything."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("pilotkit.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["t"] = translator(language)
+    return environment
 
 
-def _style() -> str:
+def style_sheet() -> str:
+    """The style of every page."""
     return resources.files("pilotkit.report").joinpath("templates/style.css").read_text(encoding="utf-8")
 
 

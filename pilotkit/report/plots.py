@@ -5,13 +5,12 @@ Called by `pilotkit.report.sections`. Takes bytes, seconds and counts; draws wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
 from pilotkit.report import svg
-from pilotkit.units import HOUR, format_bytes, format_count, format_seconds
+from pilotkit.units import format_bytes, format_count, format_seconds
 
 NUM_COLOURS = 10
 """How many series colours the style sheet has: `.series-0` and up in plots, `.fill-0` and up in legends."""
@@ -113,36 +112,17 @@ def throughput_bars(strategies: Mapping[str, float], *, ideal: float | None, num
     return svg.svg(shapes, height=bottom + 20, label="Tokens per second by strategy against the ideal")
 
 
-def stacked_bar(parts: Sequence[tuple[str, float, int]], *, label: str) -> Markup:
-    """Parts (name, seconds, colour number) of one whole, side by side, in the order given."""
+def stacked_bar(
+    parts: Sequence[tuple[str, float, int]], *, label: str, words: Callable[[float], str] = format_seconds
+) -> Markup:
+    """Parts (name, seconds, colour number) of one whole, side by side, in the order given. `words` tells a size."""
     whole = sum(seconds for _, seconds, _ in parts)
     if whole <= 0:
         return Markup("")
     shapes, x = [], 0.0
     for name, seconds, colour in parts:
         width = 100.0 * seconds / whole
-        title = f"{name}: {format_seconds(seconds)}, {width:.1f} %"
+        title = f"{name}: {words(seconds)}, {width:.1f} %"
         shapes.append(svg.rect(f"series-{colour}", x=x, width=width, y=0, height=28, title=title))
         x += width
     return svg.svg(shapes, height=28, label=label)
-
-
-def reservation_bars(reservations: Sequence[Mapping[str, Any]]) -> Markup:
-    """Hours of the run inside the hours of each reservation; a run that is too long reaches past the limit."""
-    if not reservations:
-        return Markup("")
-    scale = max(max(item["hours_available"], item["run_hours"]) for item in reservations)
-    row, height = 50.0, 18.0
-    shapes = []
-    for number, item in enumerate(reservations):
-        y = number * row
-        available, run = 100.0 * item["hours_available"] / scale, 100.0 * item["run_hours"] / scale
-        margin = format_seconds(abs(item["margin_hours"]) * HOUR)
-        words = f"fits, {margin} to spare" if item["fits"] else f"{margin} too short"
-        shapes.append(svg.text(str(item["name"]), x=0, y=y + 14, css="name"))
-        css = "small" if item["fits"] else "small fault-text"
-        shapes.append(svg.text(words, x=100, y=y + 14, css=css, anchor="end"))
-        shapes.append(svg.rect("track", x=0, width=available, y=y + 21, height=height))
-        shapes.append(svg.rect("data" if item["fits"] else "fault", x=0, width=run, y=y + 21, height=height))
-        shapes.append(svg.line("limit", x1=available, x2=available, y1=y + 17, y2=y + 25 + height))
-    return svg.svg(shapes, height=len(reservations) * row, label="The run inside each reservation")

@@ -6,18 +6,22 @@ way to its record. What a record lacks is left out or called not run, never fill
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
+from pilotkit.report.decision import arrange_plan
 from pilotkit.report.estimates import arrange_estimate
+from pilotkit.report.memory import arrange_memory
+from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
+from pilotkit.report.pipeline import arrange_budget
+from pilotkit.report.qualify import arrange_qualify
 from pilotkit.report.strategies import arrange_pilot
-from pilotkit.report.values import format_value, record_href, status_words, value_of
-from pilotkit.report.view import Cell, Figure, Section, TableView, tone_of
+from pilotkit.report.values import record_href, status_words, value_of
+from pilotkit.report.view import Figure, Section, tone_of
 from pilotkit.units import format_seconds
 
 NOT_RUN = "not run"
@@ -84,13 +88,13 @@ def _measure(section: Section, record: Record, page_dir: Path) -> set[str]:
             figure_of("Time of each measured step", plot, record=record, metric="step_seconds", page_dir=page_dir)
         )
     section.figures += _step_parts(record, page_dir=page_dir)
-    return set()
+    return arrange_memory(section, record, page_dir)
 
 
 def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:
-    """The step as one bar. Parts are medians of their own and need not add up to the median step."""
-    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
-    words = ("data wait", "forward", "backward", "optimizer")
+    """The step as one bar: means, which add up to the mean step."""
+    names = ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "other_seconds")
+    words = ("data wait", "forward", "backward", "optimizer", "other")
     found = [
         (word, record.metrics[name], number)
         for number, (name, word) in enumerate(zip(names, words, strict=True), 1)
@@ -110,73 +114,15 @@ def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
     return set()
 
 
-def _budget(section: Section, record: Record, page_dir: Path) -> set[str]:
-    ledger: list[Mapping[str, Any]] = record.details.get("ledger") or []
-    href = record_href(record, page_dir=page_dir)
-    # The steps keep the colour of data everywhere else on the page; the parts around them take the others in turn.
-    names = ["steps", *(str(line["part"]) for line in _added(ledger) if line["part"] != "steps")]
-    colours = {name: number % plots.NUM_COLOURS for number, name in enumerate(names)}
-    parts = [(str(line["part"]), float(line["seconds"]), colours[str(line["part"])]) for line in _added(ledger)]
-    origin = "projected"
-    if parts:
-        section.figures.append(Figure("The whole run", plots.stacked_bar(parts, label="The whole run"), origin, href))
-        rest = [part for part in parts if part[0] != "steps"]
-        if sum(seconds for _, seconds, _ in rest) > 0:
-            plot = plots.stacked_bar(rest, label="Everything but the steps")
-            section.figures.append(Figure("Everything but the steps, enlarged", plot, origin, href))
-    rows = []
-    for line in ledger:
-        seconds = line["seconds"]
-        part = str(line["part"])
-        time = Cell("not known" if seconds is None else format_seconds(seconds), str(line["origin"]), href)
-        name = part if not line.get("included_in") else f"{part} (within {line['included_in']})"
-        rows.append([Cell(name, swatch=colours.get(part)), time, Cell(str(line["how"]), tone="quiet")])
-    section.tables.append(TableView(["part", "time", "how"], rows))
-    return set()
-
-
-def _added(ledger: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Lines with a known time that is not within another line's."""
-    return [line for line in ledger if line["seconds"] is not None and not line.get("included_in")]
-
-
-def _plan(section: Section, record: Record, page_dir: Path) -> set[str]:
-    reservations: list[Mapping[str, Any]] = record.details.get("reservations") or []
-    if not reservations:
-        return set()
-    href = record_href(record, page_dir=page_dir)
-    section.figures.append(
-        Figure("The run in each reservation", plots.reservation_bars(reservations), "projected", href)
-    )
-    currency = str(record.details.get("currency") or "")
-    rows = []
-    for item in reservations:
-        cost = item.get("cost")
-        rows.append(
-            [
-                Cell(str(item["name"])),
-                Cell("fits" if item["fits"] else "too short", tone="good" if item["fits"] else "bad"),
-                Cell(format_value("run_hours", item["run_hours"]), "projected", href),
-                Cell(format_value("hours_available", item["hours_available"]), "given", href),
-                Cell(format_value("margin_hours", item["margin_hours"]), "projected", href),
-                Cell(
-                    NOT_RUN if cost is None else f"{cost:,.2f} {currency}".strip(),
-                    "" if cost is None else "projected",
-                    href,
-                ),
-            ]
-        )
-    section.tables.append(TableView(["reservation", "verdict", "run", "available", "to spare", "cost"], rows))
-    return set()
-
-
 _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
     "estimate": arrange_estimate,
     "prove": _prove,
     "measure": _measure,
+    "numerics": arrange_numerics,
     "pilot": arrange_pilot,
     "restore": _restore,
-    "budget": _budget,
-    "plan": _plan,
+    "qualify": arrange_qualify,
+    "budget": arrange_budget,
+    "plan": arrange_plan,
 }

@@ -43,6 +43,7 @@ def arrange_pilot(section: Section, record: Record, page_dir: Path) -> set[str]:
         "spread": "step_spread",
         "peak memory": "peak_allocated_bytes",
         "scaling": "scaling_efficiency",
+        "exposed communication": "exposed_comm_share",
         "start": "start_seconds",
     }
     columns = {

@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pilotkit.decide.choice import Choice
 from pilotkit.decide.verdict import Verdict
 from pilotkit.records.record import Record
 from pilotkit.report.values import format_value, status_words
+from pilotkit.units import HOUR, format_seconds
 
 PLAIN_WIDTH = 160
 _STYLES = {
@@ -28,6 +30,8 @@ _STYLES = {
     "FAIL": "red",
     "NO-GO": "bold red",
     "does_not_fit": "red",
+    "accepted": "green",
+    "rejected": "red",
     "INCOMPLETE": "bold yellow",
 }
 
@@ -57,14 +61,48 @@ def stage_table(records: Iterable[Record]) -> Table:
 
 def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
     """One row a point. `varying` are the dotted configuration keys that differ; what a point lacks is a dash."""
+    records = list(records)
+    if records and all(record.stage == "plan" for record in records):
+        return _plan_sweep(records, varying=varying)
     table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
     for record in records:
-        keys = [Text(_plain(lookup(record.config, key))) for key in varying]
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
         memory = _metric(record, "peak_allocated_bytes", "peak_rss_bytes")
         step = _metric(record, "step_seconds")
         throughput = _metric(record, "tokens_per_second").removesuffix("/s")
         table.add_row(_status(record.status), *keys, memory, step, throughput, Text(_note(record)))
     return table
+
+
+def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
+    """One row a plan: its verdict, and how likely and how dear the reservation is that it was asked about."""
+    table = _table("verdict", *varying, ">probability", ">likeliest", ">with buffer", ">cost", "note")
+    for record in records:
+        details = record.details
+        asked = lookup(record.config, "reservation.name")
+        found = next((item for item in details.get("reservations") or () if item["name"] == asked), None)
+        keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
+        cells = ["-"] * 4
+        if found is not None:
+            hours = (found["run_hours"], found["target_hours"])
+            times = ["never" if value is None else format_seconds(value * HOUR) for value in hours]
+            cost = "-" if found["cost"] is None else f"{found['cost']:,.2f} {details.get('currency') or ''}".strip()
+            cells = [f"{found['probability']:.2f}", *times, cost]
+        verdict = details.get("verdict") or {}
+        lacking = len(verdict.get("missing") or ())
+        note = _note(record) or (f"missing evidence: {lacking}" if lacking else "")
+        table.add_row(_status(str(verdict.get("verdict") or record.status)), *keys, *cells, Text(note))
+    return table
+
+
+def varying_keys(overrides: Iterable[Sequence[str]]) -> list[str]:
+    """The names that do not have the same value in every point, in the order in which they were typed."""
+    values: dict[str, set[str]] = {}
+    for words in overrides:
+        for word in words:
+            name, _, value = word.lstrip("+").partition("=")
+            values.setdefault(name, set()).add(value)
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def verdict_table(verdict: Verdict) -> Table:
@@ -75,6 +113,25 @@ def verdict_table(verdict: Verdict) -> Table:
         table.add_row("", Text(reason))
     for item in verdict.missing:
         table.add_row(Text("missing"), Text(item.what if item.command is None else f"{item.what}\n  {item.command}"))
+    return table
+
+
+def options_table(choice: Choice) -> Table:
+    """One row an option of the study: decision, probability in each reservation, GPU-hours, cost, and the reason."""
+    names = list(dict.fromkeys(outcome.name for item in choice.judged for outcome in item.option.outcomes))
+    table = _table("decision", "option", *(f">P({name})" for name in names), ">GPU-hours", ">cost", "reason")
+    for item in choice.judged:
+        option, held = item.option, item.option.holding
+        chances = {outcome.name: f"{outcome.probability:.2f}" for outcome in option.outcomes}
+        cost = held.cost if held is not None else None
+        table.add_row(
+            Text(item.decision, style=_STYLES.get(item.decision, "")),
+            Text(option.label),
+            *(Text(chances.get(name, "-")) for name in names),
+            "-" if option.gpu_hours is None else format_value("gpu_hours", option.gpu_hours),
+            "-" if cost is None else f"{cost:,.2f} {choice.currency}",
+            Text(item.reason.removeprefix(option.label).lstrip(": ")),
+        )
     return table
 
 
@@ -95,6 +152,15 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
             return None
         value = value[part]
     return value
+
+
+def typed(overrides: Iterable[str], key: str) -> str | None:
+    """What was typed for a key: a point that never started has no other configuration."""
+    for word in overrides:
+        name, _, value = word.lstrip("+").partition("=")
+        if name == key:
+            return value
+    return None
 
 
 def _table(*columns: str) -> Table:
@@ -124,7 +190,7 @@ def _metric(record: Record, *names: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A hardware or model group stands for itself by its name."""
+    """A group stands for itself by its name, or by the one field that two of them have instead."""
     if isinstance(value, Mapping):
-        value = value.get("name")
+        value = value.get("name") or value.get("strategy") or value.get("mode")
     return "-" if value is None else str(value)

@@ -15,7 +15,7 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.units import format_metric
 
 _SUFFIXES = ("_bytes", "_seconds", "_per_second", "_hours")
-_RATIOS = ("mfu", "goodput")
+_RATIOS = ("mfu", "goodput", "grad_deviation", "grad_noise")
 _LABELS = {
     "num_distributions": "installed distributions",
     "num_params": "parameters",
@@ -30,7 +30,7 @@ _LABELS = {
     "step_p95_seconds": "step, 95th percentile",
     "step_seconds": "step, median",
     "data_wait_p95_seconds": "data wait, 95th percentile",
-    "data_wait_seconds": "data wait, median",
+    "data_wait_seconds": "data wait, mean",
     "tokens_per_second": "tokens per second",
     "step_min_seconds": "step, fastest",
     "step_max_seconds": "step, slowest",
@@ -69,9 +69,9 @@ def label_of(metric: str) -> str:
 
 def format_value(metric: str, value: float) -> str:
     """By the unit in the suffix; ratios as percent, losses to the digits in which they differ."""
-    if metric in _RATIOS or metric.endswith(("_spread", "_efficiency")):
+    if metric in _RATIOS or metric.endswith(("_spread", "_efficiency", "_share")):
         return f"{100 * value:.1f} %"
-    if metric == "max_loss_difference":
+    if metric in ("max_loss_difference", "loss_deviation", "loss_noise", "max_step_loss_deviation"):
         return f"{value:.3g}"
     if metric.endswith("_loss"):
         return f"{value:.4f}"

@@ -28,6 +28,8 @@ def run_all(order: Order) -> Record:
         for chapter in CHAPTERS:
             if not chapter.built or (blocked and chapter.stage not in READERS):
                 continue
+            if chapter.stage == "qualify" and order.config.hardware.device_type == "cpu":
+                continue  # nobody reserves this machine; stage=qualify runs here when it is asked for
             order.console.line(f"{chapter.stage}: {chapter.question}", style="bold")
             child = Order(
                 config=order.config,
@@ -37,6 +39,7 @@ def run_all(order: Order) -> Record:
                 parent_run_id=opened.run_dir.run_id,
                 evidence=dict(records),
                 page=opened.run_dir.page,
+                provenance=order.provenance,
             )
             record = execute(chapter.stage, child)
             announce(record, order.console, with_reason=True)

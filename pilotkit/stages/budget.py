@@ -1,35 +1,49 @@
-"""Stage `budget`: what does everything around the step cost? A ledger over the records that are there."""
+"""Stage `budget`: what does everything around the step cost? A ledger over the records that are there.
+
+Measures what no other stage does: reading a local source, and copying a checkpoint out.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
+import shutil
+from pathlib import Path
+from typing import Any
 
-from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes, usable_cpus
-from pilotkit.decide.ledger import build_ledger
-from pilotkit.launch.environment import worker_environment
-from pilotkit.records.record import Failure, Metrics
+from pilotkit.decide.failures import FailureModel
+from pilotkit.decide.interval import lost_share, young_daly_seconds
+from pilotkit.decide.ledger import Given, Ledger, build_ledger
+from pilotkit.decide.quality import quality_rows
+from pilotkit.errors import OutputError
+from pilotkit.records.record import Metrics
+from pilotkit.records.run_dir import RunDir
+from pilotkit.stages.loaders import loader_cores, shared_memory, supply
 from pilotkit.stages.run import Run, StageResult
-from pilotkit.units import format_bytes
+from pilotkit.transfer import copy_verified, time_reading
+from pilotkit.units import format_bytes, format_seconds
+
+BUILT_IN = "pilotkit."
+FROM_ELSEWHERE = ("huggingface", "text_folder")
 
 
 def run(run: Run) -> StageResult:
     """Lay out the intended run, and check that this machine's loaders have the cores and the memory they need."""
     config, arithmetic = run.config, run.arithmetic
     num_steps = arithmetic.num_steps
+    metrics = Metrics()
+    notes: list[str] = []
+    given = _given(run, metrics, notes)
     ledger = build_ledger(
         run.evidence,
         num_steps=num_steps,
         num_evals=num_steps // config.train.eval_every_steps,
         num_eval_batches=config.train.num_eval_batches,
         num_checkpoints=math.ceil(num_steps / config.train.checkpoint_every_steps),
-        download_seconds=config.budget.download_seconds,
-        copy_out_seconds=config.budget.copy_out_seconds,
         strategy=config.parallelism.strategy,
         world_size=arithmetic.world_size,
+        given=given,
     )
-    metrics = Metrics()
     metrics.add(
         "projected",
         total_seconds=ledger.total_seconds,
@@ -37,67 +51,152 @@ def run(run: Run) -> StageResult:
         goodput=ledger.goodput,
     )
     metrics.add("given", num_steps=num_steps, tokens_per_step=arithmetic.tokens_per_step)
-    threads, warnings = _loader_cores(run)
-    details = {
-        "ledger": [dataclasses.asdict(line) for line in ledger.lines],
+    metrics.add("given", checkpoint_every_steps=config.train.checkpoint_every_steps)
+    threads, warnings = loader_cores(run)
+    problem = shared_memory(run, metrics)
+    details: dict[str, Any] = {
+        "ledger": ledger.to_details(),
         "unknown": ledger.unknown,
+        "interval": _interval(run, ledger, metrics),
+        "supply": supply(run, metrics),
+        "quality": quality_rows(run.evidence),
         "threads": threads,
-        "warnings": warnings,
+        "warnings": [*warnings, *notes],
     }
-    problem = _shared_memory(run, metrics)
-    for text in [*warnings, *([problem.summary] if problem else [])]:
+    for text in [*details["warnings"], *([problem.summary] if problem else [])]:
         run.console.line(f"  note: {text}")
     return StageResult("failed" if problem else "ok", metrics, details, problem=problem)
 
 
-def _loader_cores(run: Run) -> tuple[dict[str, object], list[str]]:
-    """How many cores there really are here, who chose the threads, and how many loader processes they can feed."""
-    cpus = usable_cpus()
-    nproc = run.arithmetic.nproc_per_node
-    environment = worker_environment(
-        os.environ,
-        run_dir=run.run_dir.path,
-        usable_cpus=cpus.count,
-        nproc=max(nproc, run.config.hardware.device_count),  # as in `Run.work`
+def _given(run: Run, metrics: Metrics, notes: list[str]) -> Given:
+    """The user's figures; what they did not give is measured where that is possible."""
+    options = run.config.budget
+    download, copy_out = options.download_seconds, options.copy_out_seconds
+    measured: dict[str, str] = {}
+    if download is None:
+        download, how = _read_sources(run, metrics, notes)
+        if how:
+            measured["download_seconds"] = how
+    if copy_out is None and options.copy_out_to is not None:
+        copy_out, how = _copy_out(run, metrics, notes)
+        if how:
+            measured["copy_out_seconds"] = how
+    return Given(
+        download_seconds=download,
+        preprocess_seconds=options.preprocess_seconds,
+        tokenize_seconds=options.tokenize_seconds,
+        export_seconds=options.export_seconds,
+        copy_out_seconds=copy_out,
+        measured=measured,
     )
-    suggested = max(cpus.count // nproc, 1)
-    threads = {
-        "usable_cpus": cpus.count,
-        "usable_cpus_source": cpus.source,
-        "num_threads": environment.num_threads,
-        "threads_set_by": environment.threads_set_by,
-        "suggested_num_workers": min(suggested, cpus.count),
+
+
+def _read_sources(run: Run, metrics: Metrics, notes: list[str]) -> tuple[float | None, str]:
+    """Seconds to read what lies in local folders, and how that is known; None when a source is somewhere else."""
+    sources, elsewhere = _sources(run)
+    if elsewhere:
+        return None, ""
+    if not sources:
+        return 0.0, "nothing to bring: model and data are built in"
+    num_bytes, total_bytes, seconds = 0, 0, 0.0
+    for source in sources:
+        try:
+            found = time_reading(source, max_bytes=run.config.budget.max_read_bytes)
+        except OSError as error:
+            notes.append(f"{source} cannot be read: {error.strerror or error}")
+            return None, ""
+        num_bytes, total_bytes = num_bytes + found.num_bytes, total_bytes + found.total_bytes
+        seconds += found.total_seconds
+    rate = total_bytes / seconds if seconds else 0.0
+    metrics.add("measured", source_bytes=total_bytes, source_read_bytes=num_bytes, source_bytes_per_second=rate)
+    return seconds, f"{format_bytes(num_bytes)} of {format_bytes(total_bytes)} read at {format_bytes(rate)}/s"
+
+
+def _sources(run: Run) -> tuple[list[Path], bool]:
+    """Local folders that model and data come from, and whether one of them comes from anywhere else."""
+    model, data = run.config.model, run.config.data
+    local: list[Path] = []
+    elsewhere = False
+    for name, factory, path in ((model.name, model.factory, None), (data.name, data.factory, data.path)):
+        place = path or (name if name.startswith(os.sep) else None)
+        built_in = factory.startswith(BUILT_IN) and not any(word in factory for word in FROM_ELSEWHERE)
+        if place is not None and Path(place).exists():
+            local.append(Path(place))
+        elif not built_in:
+            elsewhere = True
+    return local, elsewhere
+
+
+def _copy_out(run: Run, metrics: Metrics, notes: list[str]) -> tuple[float | None, str]:
+    """Really copy the newest checkpoint to the destination, compare it there, and remove the copy."""
+    source = _newest_checkpoint(run)
+    destination = Path(str(run.config.budget.copy_out_to)) / f"pilotkit-{run.run_dir.run_id}"
+    if source is None:
+        notes.append("nothing was copied out: no checkpoint of restore or prove is there")
+        return None, ""
+    try:
+        copied = copy_verified(source, destination)
+    except OutputError as error:
+        notes.append(str(error))
+        return None, ""
+    shutil.rmtree(destination)
+    copies = run.config.prices.copies_out
+    metrics.add(
+        "measured",
+        copy_out_bytes=copied.num_bytes,
+        copy_out_seconds=copied.seconds,
+        copy_out_verify_seconds=copied.verify_seconds,
+        copy_out_bytes_per_second=copied.bytes_per_second,
+    )
+    how = (
+        f"{copies} x {format_seconds(copied.seconds)}: {format_bytes(copied.num_bytes)} copied to "
+        f"{run.config.budget.copy_out_to} at {format_bytes(copied.bytes_per_second)}/s, the same by SHA-256 "
+        f"{copied.digest[:12]}"
+    )
+    return copies * copied.seconds, how
+
+
+def _newest_checkpoint(run: Run) -> Path | None:
+    for stage in ("restore", "prove"):
+        record = run.evidence.get(stage)
+        if record is not None and record.folder:
+            found = RunDir(Path(record.folder)).checkpoints
+            if found.is_dir() and any(found.iterdir()):
+                return found
+    return None
+
+
+def _interval(run: Run, ledger: Ledger, metrics: Metrics) -> dict[str, Any] | None:
+    """The configured checkpoint interval beside the one that loses least, in seconds of work and in steps."""
+    steps, saves, restart = (ledger.line(part) for part in ("steps", "checkpoint saves", "one restart"))
+    mtbf = FailureModel(**vars(run.config.failures)).mtbf_seconds(run.config.parallelism.num_nodes)
+    if not steps.each_seconds or saves.each_seconds is None or restart.each_seconds is None or math.isinf(mtbf):
+        return None
+    restart_seconds = restart.each_seconds + run.config.plan.repair_seconds
+    every = run.config.train.checkpoint_every_steps
+    configured = every * steps.each_seconds
+    proposed = max(young_daly_seconds(saves.each_seconds, mtbf_seconds=mtbf), steps.each_seconds)
+
+    def lost(seconds: float) -> float:
+        return lost_share(
+            seconds, save_seconds=saves.each_seconds or 0.0, mtbf_seconds=mtbf, restart_seconds=restart_seconds
+        )
+
+    metrics.add("projected", checkpoint_interval_seconds=configured, proposed_interval_seconds=proposed)
+    metrics.add("given", mtbf_seconds=mtbf)
+    proposed_steps = max(round(proposed / steps.each_seconds), 1)
+    sentence = (
+        f"a save every {every} steps ({format_seconds(configured)}) loses {100 * lost(configured):.2f} % of the time; "
+        f"Young and Daly's interval of {format_seconds(proposed)} ({proposed_steps} steps) loses "
+        f"{100 * lost(proposed):.2f} % (a save takes {format_seconds(saves.each_seconds)}, an interruption comes "
+        f"once in {format_seconds(mtbf)})"
+    )
+    return {
+        "configured_steps": every,
+        "configured_seconds": configured,
+        "configured_lost_share": lost(configured),
+        "proposed_steps": proposed_steps,
+        "proposed_seconds": proposed,
+        "proposed_lost_share": lost(proposed),
+        "sentence": sentence,
     }
-    asked = run.config.data.num_workers * nproc
-    if asked <= cpus.count:
-        return threads, []
-    return threads, [
-        f"{asked} loader processes ({nproc} ranks x data.num_workers {run.config.data.num_workers}) share "
-        f"{cpus.count} usable cores ({cpus.source}); data.num_workers={suggested} would fit"
-    ]
-
-
-def _shared_memory(run: Run, metrics: Metrics) -> Failure | None:
-    data, train = run.config.data, run.config.train
-    if not data.num_workers:
-        return None
-    record = run.evidence.get("measure") or run.evidence.get("prove")
-    batch_bytes = record.metrics.get("batch_bytes") if record else None
-    # Nothing was measured yet: a language model's row is two int64 tensors, ids and labels.
-    origin, size = (
-        ("measured", batch_bytes) if batch_bytes else ("projected", train.micro_batch_size * train.seq_len * 16)
-    )
-    nproc = run.arithmetic.nproc_per_node
-    needed = nproc * shared_memory_needed_bytes(
-        int(size or 0), num_workers=data.num_workers, prefetch_factor=data.prefetch_factor
-    )
-    free = shared_memory_free_bytes()
-    metrics.add(origin, shared_memory_needed_bytes=needed)
-    metrics.add("measured", shared_memory_free_bytes=free)
-    if free is None or free >= needed:
-        return None
-    return Failure(
-        f"shared memory is too small for the loaders: {format_bytes(needed)} needed, {format_bytes(free)} free",
-        cause=f"{nproc} ranks x data.num_workers {data.num_workers} x data.prefetch_factor {data.prefetch_factor} "
-        f"x {format_bytes(size or 0)} a batch; make it larger (docker run --shm-size=...) or lower data.num_workers",
-    )

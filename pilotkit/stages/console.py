@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console as RichConsole
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -51,6 +52,15 @@ class Console:
         else:
             yield self._lines(title)
         self._to_log(f"{title}: ended after {time.monotonic() - started:.1f} s")
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Table], None] | None]:
+        """A table that is drawn again in place. Yields what takes the next one; None where there is no terminal."""
+        if not self._rich.is_terminal:
+            yield None
+            return
+        with Live(console=self._rich, transient=True, auto_refresh=False) as shown:
+            yield lambda table: shown.update(table, refresh=True)
 
     @contextmanager
     def _bar(self, title: str) -> Iterator[OnProgress]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotkit.decide.fit import Overhead, judge_fit, overhead_of
+from pilotkit.decide.step_time import Efficiency, StepTime, estimate_step_time
 from pilotkit.errors import StageRefused
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
@@ -38,13 +39,29 @@ def run(run: Run) -> StageResult:
     metrics.add("estimated", found)
     metrics.add("estimated", overhead_bytes=overhead.num_bytes, device_used_bytes=fit.needed_bytes)
     metrics.add("given", memory_limit_bytes=hardware.memory_bytes)
+    time = _step_time(run, outcome.result["work"], found)
+    if time is not None:
+        peak = hardware.peak_flops[run.config.precision.flops_format]
+        tokens = run.arithmetic.tokens_per_step / time.step_seconds
+        metrics.add(
+            "estimated",
+            step_seconds=time.step_seconds,
+            step_low_seconds=time.low_seconds,
+            step_high_seconds=time.high_seconds,
+            tokens_per_second=tokens,
+            tokens_per_second_per_device=tokens / run.arithmetic.world_size,
+            hardware_flops_utilization=time.num_flops / time.step_seconds / peak,
+        )
     details: dict[str, Any] = {
+        "step_parts": time.parts if time is not None else {},
         **outcome.result["details"],
         "overhead": overhead.lines,
         "fits": fit.fits,
         "calibration": "uncalibrated",
         "threads": run.threads,
     }
+    if time is None:
+        details["notes"].append(f"no step time: {_why_no_time(run)}")
     if "grid" in outcome.result:
         details["grid"] = _judged(run, outcome.result["grid"], overhead)
     details["warnings"] = list(details.pop("notes"))
@@ -58,6 +75,50 @@ def run(run: Run) -> StageResult:
         f"may be used: {format_bytes(hardware.memory_bytes)} less a headroom of {run.config.estimate.headroom:.0%}"
     )
     return StageResult("does_not_fit", metrics, details, problem=Failure(summary, cause=_where(details)))
+
+
+def _step_time(run: Run, work: Mapping[str, Any], found: Mapping[str, float]) -> StepTime | None:
+    if _why_no_time(run):
+        return None
+    config, hardware = run.config, run.config.hardware
+    options = config.estimate
+    link = hardware.link_bandwidth_bytes_per_second or 1.0
+    if config.parallelism.num_nodes > 1:
+        link = min(link, options.network_bytes_per_second or link)
+    return estimate_step_time(
+        work,
+        peak_flops=hardware.peak_flops[config.precision.flops_format],
+        memory_bandwidth=hardware.memory_bandwidth_bytes_per_second or 1.0,
+        link_bandwidth=link,
+        gradient_bytes=found.get("buckets_bytes", 0.0),
+        dp_replicate=run.arithmetic.dp_replicate,
+        efficiency=Efficiency(
+            matmul=options.matmul_efficiency,
+            attention=options.attention_efficiency,
+            elementwise=options.bandwidth_efficiency,
+            link=options.link_efficiency,
+        ),
+    )
+
+
+def _why_no_time(run: Run) -> str:
+    """What the hardware option lacks for a time; empty when there is one."""
+    config, hardware = run.config, run.config.hardware
+    number_format = config.precision.flops_format
+    lacking = [
+        name
+        for name, value in (
+            (f"hardware.peak_flops.{number_format}", hardware.peak_flops.get(number_format)),
+            ("hardware.memory_bandwidth_bytes_per_second", hardware.memory_bandwidth_bytes_per_second),
+            ("hardware.link_bandwidth_bytes_per_second", hardware.link_bandwidth_bytes_per_second),
+            (
+                "estimate.network_bytes_per_second",
+                config.estimate.network_bytes_per_second if config.parallelism.num_nodes > 1 else 1.0,
+            ),
+        )
+        if not value
+    ]
+    return f"{', '.join(lacking)} is not given" if lacking else ""
 
 
 def _judged(run: Run, grid: Mapping[str, Any], overhead: Overhead) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from typing import Any
 from pilotkit.config.identity import config_digest
 from pilotkit.config.load import dump
 from pilotkit.config.schema import PilotConfig
-from pilotkit.errors import ConfigError, OutputError, StageRefused
+from pilotkit.errors import ConfigError, Interrupted, OutputError, StageRefused
 from pilotkit.provenance.light import light_provenance
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records, newest_by_stage
 from pilotkit.stages.console import Console
+from pilotkit.stages.gate import UNGATED, check_gate, pass_gate
 from pilotkit.stages.run import Run, StageResult
 from pilotkit.units import format_seconds
 
@@ -44,6 +45,8 @@ class Order:
     evidence: Mapping[str, Record] | None = None
     page: Path | None = None
     on_created: Callable[[RunDir], None] | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Further lines of provenance: the job and the code of a sweep's point."""
 
 
 def execute(stage: str, order: Order) -> Record:
@@ -68,7 +71,31 @@ def execute(stage: str, order: Order) -> Record:
         overrides=order.overrides,
         page=order.page or with_record.run_dir.page,
     )
-    return with_record.close_with(lambda: module.run(run), phases=run.phases)
+
+    def work() -> StageResult:
+        _gate(stage, order, run=run, record=with_record.record)
+        result: StageResult = module.run(run)
+        return result
+
+    return with_record.close_with(work, phases=run.phases)
+
+
+def _gate(stage: str, order: Order, *, run: Run, record: Record) -> None:
+    """Compare what is here with the lock; the record keeps what was found, and whose evidence it is.
+
+    Raises StageRefused when it must not run. `plan` starts nothing: it is told what drifted, and always runs.
+    """
+    if stage in UNGATED:
+        return
+    gate = check_gate(order.config, launch_dir=order.launch_dir, lock=run.evidence.get("lock"))
+    if gate is None:
+        return
+    record.provenance["gate"] = gate.to_dict()
+    if stage == "plan":
+        run.drift = gate.words()
+        return
+    record.lock_digest = gate.digest
+    pass_gate(gate, mode=order.config.lock.mode, console=order.console)
 
 
 @dataclasses.dataclass
@@ -97,7 +124,8 @@ class OpenRecord:
             words = str(error) or "Ctrl-C"
             if isinstance(error, SystemExit):  # rich's answer to a reader that went away
                 words = "a closed output: nobody reads it any more"
-            self._finish(StageResult("cancelled", problem=Failure(f"ended by {words}")), phases)
+            status = error.status if isinstance(error, Interrupted) else "cancelled"
+            self._finish(StageResult(status, problem=Failure(f"ended by {words}")), phases)
             raise
         except OSError as error:
             result = StageResult("failed", problem=Failure(_disk_words(error), traceback=traceback.format_exc()))
@@ -148,9 +176,10 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         config=dataclasses.asdict(config),
         config_digest=digest,
-        provenance=provenance,
+        provenance={**provenance, **order.provenance},
         overrides=order.overrides,
         parent_run_id=order.parent_run_id,
+        folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started, outer_log)
 

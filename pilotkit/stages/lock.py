@@ -1,58 +1,58 @@
-"""Stage `lock`: exactly what are we running? Resolves every revision and writes `lock.yaml`."""
+"""Stage `lock`: exactly what are we running? Resolves every revision, and writes the lock or compares with it."""
 
 from __future__ import annotations
 
-import platform
+import json
+import os
+from pathlib import Path
+from typing import Any
 
-import pilotkit
-from pilotkit.config.identity import config_digest
-from pilotkit.provenance.container import read_container
-from pilotkit.provenance.git import read_git
-from pilotkit.provenance.lock import build_lock, lock_digest, reproducibility_problems, to_yaml
-from pilotkit.provenance.packages import installed_distributions, torch_build
-from pilotkit.provenance.revisions import resolve_data, resolve_model
+from pilotkit.provenance.difference import read_difference
+from pilotkit.provenance.lock import from_yaml, lock_digest, reproducibility_problems, to_yaml
 from pilotkit.records import atomic
 from pilotkit.records.record import Metrics
+from pilotkit.stages.gate import compare_with_file, current_lock, pass_gate
 from pilotkit.stages.run import Run, StageResult
 
 
 def run(run: Run) -> StageResult:
-    """Pin the run. What cannot be pinned is listed, and left to the user to judge."""
-    config = run.config
-    model, data = config.model, config.data
-    lock = build_lock(
-        config_digest=config_digest(config),
-        model=resolve_model(
-            name=model.name,
-            factory=model.factory,
-            revision=model.revision,
-            kwargs=model.kwargs,
-            launch_dir=run.launch_dir,
-        ),
-        data=resolve_data(
-            name=data.name,
-            factory=data.factory,
-            revision=data.revision,
-            path=data.path,
-            kwargs=data.kwargs,
-            launch_dir=run.launch_dir,
-        ),
-        seed=config.train.seed,
-        git=read_git(run.launch_dir, exclude=[run.output_dir]),
-        container=read_container(config.image, launch_dir=run.launch_dir),
-        distributions=installed_distributions(),
-        torch_build=torch_build(),
-        python_version=platform.python_version(),
-        pilotkit_version=pilotkit.__version__,
-    )
+    """Pin the run. What cannot be pinned is listed, and left to the user to judge.
+
+    With `lock.mode=write` the lock is written to `lock.path`, too; otherwise it is compared with what lies there.
+    """
+    options = run.config.lock
+    lock = current_lock(run.config, launch_dir=run.launch_dir)
+    # As a reader of the file would see it: a record's JSON must not differ from the YAML beside it.
+    lock = json.loads(json.dumps(lock))
     atomic.write_text(run.run_dir.lock, to_yaml(lock))
+    artifacts = {"lock": run.run_dir.lock.name, **_difference(run, lock)}
     problems = reproducibility_problems(lock)
     for problem in problems:
         run.console.line(f"  not pinned: {problem}")
+    details: dict[str, Any] = {"problems": problems}
+    if options.mode != "write":
+        gate = compare_with_file(run.config, now=lock)
+        pass_gate(gate, mode=options.mode, console=run.console)
+        # The digest of the committed lock: what runs on from here after a drift carries another one, and is void.
+        committed = from_yaml(Path(options.path or "").read_text(encoding="utf-8"))
+        details |= {"gate": gate.to_dict(), "lock_digest": lock_digest(committed), "lock": committed}
+    else:
+        details |= {"lock": lock, "lock_digest": lock_digest(lock)}
+        if options.path is not None:
+            atomic.write_text(Path(options.path), to_yaml(lock))
+            run.console.line(f"  lock: {os.path.relpath(options.path, run.launch_dir)}")
     metrics = Metrics()
     metrics.add("measured", num_distributions=len(lock["packages"]))
-    return StageResult(
-        metrics=metrics,
-        details={"lock": lock, "lock_digest": lock_digest(lock), "problems": problems},
-        artifacts={"lock": run.run_dir.lock.name},
-    )
+    return StageResult(metrics=metrics, details=details, artifacts=artifacts)
+
+
+def _difference(run: Run, lock: dict[str, Any]) -> dict[str, str]:
+    """The text of what was not committed, beside the record: the digest alone would bring nothing back."""
+    if lock["git"]["state"] not in ("dirty", "untracked"):
+        return {}
+    exclude = [run.output_dir, *([Path(run.config.lock.path)] if run.config.lock.path else [])]
+    text = read_difference(run.launch_dir, untracked=lock["git"]["untracked"], exclude=exclude)
+    if not text:
+        return {}
+    atomic.write_text(run.run_dir.difference, text)
+    return {"difference": run.run_dir.difference.name}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from pilotkit.decide.strategy import recommend_strategy
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
-from pilotkit.units import format_bytes, format_count
 
-# DDP is the simplest and the easiest to debug: sharding has to be faster by more than this to be worth it.
-WORTH_CHANGING = 0.05
+SCRIPT = "script"
 
 
 def run(run: Run) -> StageResult:
     """One process first, then each strategy on every device; a strategy that fails does not stop the others."""
     nproc, visible = process_count(run)
+    if run.config.pilot.script is not None:
+        return _script(run, nproc=nproc, visible=visible)
     single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds)
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
@@ -32,7 +33,12 @@ def run(run: Run) -> StageResult:
     warnings = _warnings(run, outcomes, nproc=nproc, visible=visible)
     details: dict[str, Any] = {
         "strategies": {name: _summary(outcome) for name, outcome in outcomes.items()},
-        "recommendation": recommend(metrics.values, outcomes),
+        "recommendation": recommend_strategy(
+            metrics.values,
+            {name: outcome.status for name, outcome in outcomes.items()},
+            memory_bytes=run.config.hardware.memory_bytes,
+            headroom=run.config.pilot.memory_headroom,
+        ),
         "warnings": warnings,
         "threads": run.threads,
     }
@@ -48,6 +54,36 @@ def run(run: Run) -> StageResult:
     return StageResult(worst.status, metrics, details, problem=problem)
 
 
+def _script(run: Run, *, nproc: int, visible: int) -> StageResult:
+    """The user's own script in place of the strategies: it says itself what it does with its ranks."""
+    outcome = run.work_script(nproc=nproc, timeout_seconds=run.config.pilot.timeout_seconds)
+    if outcome.status != "ok":
+        return not_ok(run, outcome, details={"strategies": {SCRIPT: _summary(outcome)}})
+    meters: list[dict[str, Any]] = outcome.result["meters"]
+    first = meters[0]
+    found = dict(first["metrics"])
+    if "step_seconds" not in found:
+        problem = Failure("the script's meter counted no step", cause="; ".join(first["notes"]))
+        return StageResult("failed", details={"threads": run.threads}, problem=problem)
+    for name in (name for name in found if name.startswith("peak_") or name == "num_alloc_retries"):
+        found[name] = max(meter["metrics"].get(name, 0.0) for meter in meters)
+    metrics = Metrics()
+    metrics.add("given", world_size=nproc)
+    metrics.add("measured", visible_devices=visible, idle_devices=visible - nproc)
+    prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
+    metrics.values.update(prefixed.values)
+    metrics.origins.update(prefixed.origins)
+    time = {"settled": first["settled"], "recompilations": [], "compile_limits": []}
+    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=time) + list(first["notes"])
+    if len(meters) < nproc:
+        warnings.append(f"{len(meters)} of {nproc} ranks left a measurement")
+    for warning in warnings:
+        run.console.line(f"  note: {warning}")
+    strategy = {"status": "ok", "note": "", "steps": first["step_seconds"], "devices": [m["device"] for m in meters]}
+    details = {"strategies": {SCRIPT: strategy}, "warnings": warnings, "threads": run.threads}
+    return StageResult("ok", metrics, details)
+
+
 def process_count(run: Run) -> tuple[int, int]:
     """`(processes, visible devices)`. Raises StageRefused, with both numbers, when they do not go together."""
     config = run.config
@@ -59,35 +95,6 @@ def process_count(run: Run) -> tuple[int, int]:
     if refusal:
         raise StageRefused(refusal)
     return asked, visible
-
-
-def recommend(metrics: dict[str, float], outcomes: dict[str, Outcome]) -> dict[str, str | None]:
-    """The strategy to take, and why, in a sentence with its numbers."""
-    speeds = {
-        name: metrics[f"{name}_tokens_per_second"] for name, outcome in outcomes.items() if outcome.status == "ok"
-    }
-    if not speeds:
-        return {"strategy": None, "reason": "no strategy ran"}
-    fastest = max(speeds, key=lambda name: speeds[name])
-    chosen = "ddp" if speeds.get("ddp", 0.0) >= speeds[fastest] * (1 - WORTH_CHANGING) else fastest
-    others = [
-        f"{name} {format_count(speed)} tokens/s at {_peak(metrics, name)}"
-        for name, speed in speeds.items()
-        if name != chosen
-    ]
-    text = f"{chosen} makes {format_count(speeds[chosen])} tokens/s at a peak of {_peak(metrics, chosen)} a device"
-    if others:
-        text += f"; {', '.join(others)}"
-    did_not = [f"{name} did not run ({outcome.status})" for name, outcome in outcomes.items() if outcome.status != "ok"]
-    if did_not:
-        text += f"; {', '.join(did_not)}"
-    if chosen == "ddp" and fastest != "ddp":
-        text += f". The gain of {fastest} is within {WORTH_CHANGING:.0%}, which the simpler DDP is worth"
-    return {"strategy": chosen, "reason": text + "."}
-
-
-def _peak(metrics: dict[str, float], name: str) -> str:
-    return format_bytes(metrics.get(f"{name}_peak_allocated_bytes", 0.0))
 
 
 def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> Metrics:
@@ -111,7 +118,9 @@ def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visib
 def _summary(outcome: Outcome) -> dict[str, Any]:
     note = outcome.failure.summary if outcome.failure else ""
     kept: dict[str, Any] = {
-        key: outcome.result[key] for key in ("steps", "devices", "mesh", "losses") if key in outcome.result
+        key: outcome.result[key]
+        for key in ("steps", "devices", "mesh", "losses", "communication", "dtypes")
+        if key in outcome.result
     }
     failed: dict[str, Any] = (
         {"rank": outcome.failure.rank, "traceback": outcome.failure.traceback} if outcome.failure else {}
@@ -123,7 +132,9 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
     warnings = []
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
-            found = step_warnings(outcome.result["metrics"], max_spread=run.config.measure.max_spread)
+            found = step_warnings(
+                outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
+            )
             warnings += [f"{name}: {text}" for text in found]
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from pilotkit.chapters import CHAPTERS
+from pilotkit.errors import ConfigError, Problem
 from pilotkit.records import atomic
 from pilotkit.records.record import Record
+from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records
-from pilotkit.report.page import render_page
+from pilotkit.report.comparison import render_comparison
+from pilotkit.report.exports import to_csv, to_markdown
+from pilotkit.report.page import recorded_verdict, render_page, style_sheet
 from pilotkit.stages.run import Run, StageResult
 
 # What a sweep varies: everything else of the run is the same.
@@ -28,14 +33,35 @@ def run(run: Run) -> StageResult:
         title=run.config.name,
         page_dir=page.parent,
         sweep_records=_sweep(run),
+        language=run.config.report.language,
     )
     atomic.write_text(page, text)
     run.console.line(f"  page: {page}")
+    beside = RunDir(page.parent)
+    verdict = recorded_verdict(run.evidence.get("plan"))
+    atomic.write_text(beside.page_markdown, to_markdown(records, verdict=verdict, title=run.config.name))
+    atomic.write_text(beside.page_csv, to_csv(records, study=run.config.name))
+    _compare(run, records, path=beside.comparison)
     if run.config.report.open_browser:
         import webbrowser
 
         webbrowser.open(page.as_uri())
     return StageResult(artifacts={"page": page.name if page.parent == run.run_dir.path else str(page)})
+
+
+def _compare(run: Run, records: list[Record], *, path: Path) -> None:
+    """This study beside another one of the same output folder; the newest record of each of its stages counts."""
+    name = run.config.report.compare_with
+    if name is None:
+        return
+    found = find_records(run.output_dir, name=name).records
+    other = {record.stage: record for record in found if record.status != "running"}
+    if not other:
+        fix = "name a study that has records, as name=... called it"
+        raise ConfigError([Problem("report.compare_with", name, f"a study in {run.output_dir}", fix)])
+    names = (run.config.name, name)
+    atomic.write_text(path, render_comparison(records, list(other.values()), names=names, style=style_sheet()))
+    run.console.line(f"  comparison: {path}")
 
 
 def config_summary(run: Run) -> dict[str, Any]:

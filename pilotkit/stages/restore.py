@@ -2,123 +2,145 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pilotkit.config.shapes import Pair, shape_pairs
+from pilotkit.decide import continuation
+from pilotkit.decide.continuation import Row
+from pilotkit.decide.shapes import compare_shapes
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
+from pilotkit.launch.reader import read_export
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
-
-Row = dict[str, str]
 
 
 def run(run: Run) -> StageResult:
     """2k steps in one go; k steps, save, end; a new process loads and takes the other k. Then compare."""
+    options = run.config.restore
+    if options.path:
+        return _given_checkpoint(run, options.path)
     nproc, torchrun = _process_count(run)
-    given = run.config.restore.path
-    phases = ["restore_after"] if given else ["restore_uninterrupted", "restore_before", "restore_after"]
-    outcomes: dict[str, Outcome] = {}
+    phases = ["restore_uninterrupted", "restore_before", "restore_after"]
+    if options.rtol > 0 or not run.config.train.deterministic:
+        phases.insert(1, "restore_repeated")
+    results: dict[str, dict[str, Any]] = {}
     for phase in phases:
         outcome = run.work(phase, nproc=nproc, torchrun=torchrun)
         if outcome.status != "ok":
-            return not_ok(run, outcome, details={"comparison": [_row(phase, "FAIL", outcome.status)]})
-        outcomes[phase] = outcome
-    after = outcomes["restore_after"].result
+            return not_ok(run, outcome, details={"comparison": [_failed_row(phase, outcome)]})
+        results[phase] = outcome.result
+    reference, before, after = (results[f"restore_{name}"] for name in ("uninterrupted", "before", "after"))
+    repeated = results.get("restore_repeated")
+    rows = continuation.compare(reference, before, after, rtol=options.rtol, repeated=repeated)
+    metrics = Metrics()
+    metrics.add("given", num_steps=options.num_steps, world_size=nproc)
+    metrics.add("measured", {**before["metrics"], **after["metrics"]})
+    metrics.add(
+        "measured",
+        uninterrupted_loss=float(reference["steps"][-1]["loss"]),  # text where it is not finite
+        continued_loss=float(after["steps"][-1]["loss"]),
+        max_loss_difference=continuation.largest_loss_difference(reference, after),
+        identical_runs_loss_deviation=continuation.noise_of(reference, before, repeated),
+    )
+    details = {
+        "comparison": rows,
+        "threads": run.threads,
+        "steps": {phase: result["steps"] for phase, result in results.items()},
+    }
+    rows += _independent_reading(run, after)
+    rows += _other_shapes(run)
+    artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
+    return _judged(rows, metrics, details, artifacts)
+
+
+def _given_checkpoint(run: Run, path: str) -> StageResult:
+    """Does a checkpoint that is there already load, and does training go on from it?"""
+    nproc, torchrun = _process_count(run)
+    outcome = run.work("restore_after", nproc=nproc, torchrun=torchrun)
+    if outcome.status != "ok":
+        return not_ok(run, outcome, details={"comparison": [_failed_row("restore_after", outcome)]})
+    after = outcome.result
     metrics = Metrics()
     metrics.add("given", num_steps=run.config.restore.num_steps, world_size=nproc)
     metrics.add("measured", after["metrics"], continued_loss=float(after["steps"][-1]["loss"]))
-    details: dict[str, Any] = {"threads": run.threads, "steps": {p: o.result["steps"] for p, o in outcomes.items()}}
-    if given:
-        details["comparison"] = [_row("checkpoint", "PASS", f"{given} loads, and training goes on from its step")]
-        details["comparison"] += [
-            _row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it")
-        ]
-        return StageResult("ok", metrics, details, {"checkpoint": given})
-    reference, before = outcomes["restore_uninterrupted"].result, outcomes["restore_before"].result
-    metrics.add("measured", before["metrics"], uninterrupted_loss=float(reference["steps"][-1]["loss"]))
-    metrics.add("measured", max_loss_difference=_max_difference(reference, after))
-    details["comparison"] = compare(reference, before, after, rtol=run.config.restore.rtol)
-    artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
-    differing = [row for row in details["comparison"] if row["verdict"] == "FAIL"]
-    if not differing:
-        return StageResult("ok", metrics, details, artifacts)
-    first = differing[0]
-    problem = Failure(f"{first['component']} did not come back: {first['note']}")
-    return StageResult("mismatch", metrics, details, artifacts, problem)
-
-
-def compare(reference: dict[str, Any], before: dict[str, Any], after: dict[str, Any], *, rtol: float) -> list[Row]:
-    """One row a component, in the order in which a difference would spread. `rtol` 0 is bitwise."""
-    resumed = reference["steps"][len(before["steps"]) :]
-    continued = after["steps"]
-    return [
-        _equal("step counter", [step["step"] for step in resumed], [step["step"] for step in continued]),
-        _equal("token counter", reference["tokens_seen"], after["tokens_seen"]),
-        _equal("data position", [step["row_ids"] for step in resumed], [step["row_ids"] for step in continued]),
-        _equal("learning rate", [step["lr"] for step in resumed], [step["lr"] for step in continued]),
-        *_fingerprints(reference["fingerprints"], after["fingerprints"], rtol=rtol),
-        _close("losses", _numbers(resumed, "loss"), _numbers(continued, "loss"), rtol=rtol),
-        _close("gradient norms", _numbers(resumed, "grad_norm"), _numbers(continued, "grad_norm"), rtol=rtol),
-        _close("evaluation", [reference["eval_loss"]], [after["eval_loss"]], rtol=rtol),
+    loads = f"{after['restored_from']} loads at step {after['restored_step']}, and training goes on from there"
+    rows = [_row("checkpoint", "PASS", loads)]
+    rows += [
+        _row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}") for text in after["passed_over"]
     ]
+    rows.append(_row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
+    rows += _independent_reading(run, after)
+    details = {"comparison": rows, "threads": run.threads, "steps": {"restore_after": after["steps"]}}
+    return _judged(rows, metrics, details, {"checkpoint": after["restored_from"]})
 
 
-def _fingerprints(reference: dict[str, Any], after: dict[str, Any], *, rtol: float) -> list[Row]:
-    rows = []
-    for component, ranks in reference.items():
-        differing = [
-            f"{rank} {name}"
-            for rank, parts in ranks.items()
-            for name in sorted(parts.keys() | after[component][rank].keys())
-            if parts.get(name) != after[component][rank].get(name)
-        ]
-        num_parts = sum(len(parts) for parts in ranks.values())
-        if not differing and not num_parts:
-            continue  # this run has none, such as a scaler without fp16
-        if not differing:
-            rows.append(_row(component.replace("_", " "), "PASS", f"{num_parts} parts, bit for bit"))
-        elif rtol > 0 and component in ("parameters", "optimizer"):
-            note = (
-                f"not bit for bit ({len(differing)} of {num_parts} parts); the losses are held to restore.rtol={rtol}"
-            )
-            rows.append(_row(component, "NOT RUN", note))
+def _independent_reading(run: Run, after: dict[str, Any]) -> list[Row]:
+    """The export, read by a program that has none of our code; nothing where none was asked for."""
+    if not after.get("export"):
+        return []
+    run.console.line(f"  reading {after['export']} without pilotkit")
+    checkpoint = Path(after["restored_from"])
+    return read_export(Path(after["export"]), checkpoint=checkpoint, rtol=run.config.restore.export_rtol)
+
+
+def _other_shapes(run: Run) -> list[Row]:
+    """Save at every world size and strategy that was asked for, restore in the others; a start for each world size."""
+    pairs = shape_pairs(run.config)
+    visible = run.devices().visible
+    too_large = [pair for pair in pairs if max(pair.saved.world_size, pair.restored.world_size) > visible]
+    worked: dict[str, dict[str, Any]] = {"save": {}, "load": {}}
+    failed: dict[tuple[str, int], str] = {}
+    sizes = sorted({shape.world_size for pair in pairs for shape in (pair.saved, pair.restored)})
+    for what, key in (("save", "shapes"), ("load", "pairs")):
+        for size in sizes:
+            # A load whose checkpoint was never saved would only fail again.
+            if size > visible or failed or not _has_work(pairs, what, size):
+                continue
+            outcome = run.work(f"restore_{what}_shapes@{size}", nproc=size, torchrun=True)
+            if outcome.status == "ok":
+                worked[what].update(outcome.result[key])
+            else:
+                failed[what, size] = outcome.failure.summary if outcome.failure else outcome.status
+    rows = [_row(f"{what} on {size} ranks", "FAIL", summary) for (what, size), summary in failed.items()]
+    rtol = run.config.restore.shape_rtol
+    for pair in pairs:
+        name = str(pair)
+        if pair in too_large:
+            rows.append(_row(name, "NOT RUN", f"more ranks than devices: {visible} visible"))
+        elif name in worked["load"]:
+            rows.append(compare_shapes(name, worked["save"][str(pair.saved)], worked["load"][name], rtol=rtol))
         else:
-            note = f"{len(differing)} of {num_parts} parts differ, first {differing[0]}"
-            rows.append(_row(component.replace("_", " "), "FAIL", note))
+            verdict = "NOT RUN" if failed else "FAIL"
+            rows.append(_row(name, verdict, "an earlier start failed" if failed else "nothing was restored"))
     return rows
 
 
-def _equal(component: str, expected: Any, found: Any) -> Row:
-    if expected == found:
-        return _row(component, "PASS", "equal")
-    return _row(component, "FAIL", f"{found} instead of {expected}")
+def _has_work(pairs: Sequence[Pair], what: str, size: int) -> bool:
+    shapes = [pair.saved if what == "save" else pair.restored for pair in pairs]
+    return any(shape.world_size == size for shape in shapes)
 
 
-def _close(component: str, expected: Sequence[float], found: Sequence[float], *, rtol: float) -> Row:
-    if len(expected) != len(found):
-        return _row(component, "FAIL", f"{len(found)} values instead of {len(expected)}")
-    if not expected:
-        return _row(component, "NOT RUN", "there is none")
-    pairs = list(zip(expected, found, strict=True))
-    if all(math.isclose(one, other, rel_tol=rtol, abs_tol=0.0) for one, other in pairs):
-        words = "bit for bit" if rtol == 0 else f"within {rtol}"
-        return _row(component, "PASS", f"{len(pairs)} values, {words}")
-    index, (one, other) = next((i, p) for i, p in enumerate(pairs) if not math.isclose(*p, rel_tol=rtol, abs_tol=0.0))
-    return _row(component, "FAIL", f"value {index + 1} of {len(pairs)}: {other!r} instead of {one!r}")
+def _judged(rows: Sequence[Row], metrics: Metrics, details: dict[str, Any], artifacts: dict[str, str]) -> StageResult:
+    differing = [row for row in rows if row["verdict"] == "FAIL"]
+    if not differing:
+        return StageResult("ok", metrics, details, artifacts)
+    first = differing[0]
+    problem = Failure(f"{first['component']}: {first['note']}", cause=_others(differing[1:]))
+    return StageResult("mismatch", metrics, details, artifacts, problem)
 
 
-def _numbers(steps: Sequence[dict[str, Any]], name: str) -> list[float]:
-    """What is not finite came as text, which float() reads."""
-    return [float(step[name]) for step in steps if step[name] is not None]
+def _others(rows: Sequence[Row]) -> str:
+    return f"also: {', '.join(row['component'] for row in rows)}" if rows else ""
 
 
-def _max_difference(reference: dict[str, Any], after: dict[str, Any]) -> float:
-    resumed = reference["steps"][-len(after["steps"]) :]
-    pairs = zip(resumed, after["steps"], strict=True)
-    return max(abs(float(one["loss"]) - float(other["loss"])) for one, other in pairs)
+def _failed_row(phase: str, outcome: Outcome) -> Row:
+    """A phase that did not get through, with its reason: a damaged file is named in it."""
+    what = "loading the checkpoint" if phase == "restore_after" else phase.replace("_", " ")
+    return _row(what, "FAIL", outcome.failure.summary if outcome.failure else outcome.status)
 
 
 def _process_count(run: Run) -> tuple[int, bool]:

@@ -13,8 +13,9 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import UsableCpus, usable_cpus
 from pilotkit.errors import ConfigError, Problem, StageRefused
 from pilotkit.launch.devices import Devices, find_devices
+from pilotkit.launch.environment import WorkerEnvironment
 from pilotkit.launch.outcome import Outcome
-from pilotkit.launch.worker import run_worker
+from pilotkit.launch.worker import run_script, run_worker
 from pilotkit.records.record import Failure, Metrics, PhaseRun, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.stages.console import Console
@@ -47,6 +48,8 @@ class Run:
     """Where the page of stage `report` goes."""
     phases: list[PhaseRun] = field(default_factory=list)
     threads: dict[str, Any] = field(default_factory=dict)
+    drift: str = ""
+    """What is no longer as it was locked, in a sentence. For stage `plan`; the others tell it themselves."""
 
     @property
     def output_dir(self) -> Path:
@@ -92,7 +95,28 @@ class Run:
                 timeout_seconds=timeout_seconds,
                 on_progress=on_progress,
             )
-        self.threads = {**_threads(cpus), **environment.to_dict()}
+        return self._keep(phase, outcome, environment)
+
+    def work_script(self, *, nproc: int, timeout_seconds: float) -> Outcome:
+        """Run the user's own script (`pilot.script`) under torchrun, as phase `script`."""
+        options, cpus = self.config.pilot, usable_cpus()
+        assert options.script is not None
+        with self.console.progress(f"{self.stage}: {Path(options.script).name}"):
+            outcome, environment = run_script(
+                self.run_dir,
+                phase="script",
+                script=Path(options.script),
+                args=options.args,
+                nproc=nproc,
+                shares=max(nproc, self.config.hardware.device_count),
+                usable_cpus=cpus.count,
+                launch_dir=self.launch_dir,
+                timeout_seconds=timeout_seconds,
+            )
+        return self._keep("script", outcome, environment)
+
+    def _keep(self, phase: str, outcome: Outcome, environment: WorkerEnvironment) -> Outcome:
+        self.threads = {**_threads(usable_cpus()), **environment.to_dict()}
         self.phases.append(PhaseRun(phase, outcome.wall_seconds, outcome.status))
         self.console.line(f"  {phase}: {outcome.status.replace('_', ' ')} in {format_seconds(outcome.wall_seconds)}")
         _raise_config_problem(outcome, self.run_dir, phase)

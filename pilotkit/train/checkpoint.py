@@ -8,17 +8,17 @@
 
 Calls of `save`: rank 0 makes `.<name>.part`; all ranks write and describe their files; rank 0 writes the manifest and
 renames. Calls of `load`: all ranks verify a share of the files, compare names, read. Every rank has to call both.
-Nothing but tensors goes through DCP: it would unpickle other values without `weights_only`.
+Nothing but tensors goes through DCP: it would unpickle other values without `weights_only`, as it does with its index,
+which is why that is read by `records.tensor_index`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
-import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +27,25 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-from pilotkit.errors import ConfigError
-from pilotkit.records import atomic
-from pilotkit.train import manifest, scalars
-from pilotkit.train.manifest import CheckpointError
+from pilotkit.errors import CheckpointError, ConfigError
+from pilotkit.records import atomic, checkpoint_store, manifest
+from pilotkit.records.checkpoint_check import INDEX_FILE
+from pilotkit.records.tensor_index import load_index
+from pilotkit.train import scalars
 from pilotkit.train.ranks import gather_objects, has_group, synchronize_ranks
 from pilotkit.train.seeding import random_state, set_random_state
 from pilotkit.train.tensors import check_names, collect_tensors, restore_tensors
 from pilotkit.train.trainer import Trainer
 
-__all__ = ["CheckpointError", "LoadedCheckpoint", "SavedCheckpoint", "load", "save"]
+__all__ = ["CheckpointError", "DamagedCheckpoint", "LoadedCheckpoint", "SavedCheckpoint", "load", "save"]
 
 SCALARS_FILE = "trainer.json"
+
+
+class DamagedCheckpoint(CheckpointError):
+    """The files are not as they were written: another checkpoint of the same run may still serve."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +61,25 @@ class SavedCheckpoint:
 class LoadedCheckpoint:
     """What was restored: optimizer steps done, seconds it took (verification included), world size it was saved at."""
 
+    path: Path
     step: int
+    num_bytes: int
     seconds: float
     world_size: int
+    passed_over: tuple[str, ...] = ()
+    """What was wrong with newer checkpoints of the same folder."""
 
 
-def save(trainer: Trainer, path: Path, *, config_text: str) -> SavedCheckpoint:
+def save(trainer: Trainer, path: Path, *, config_text: str, eval_loss: float | None = None) -> SavedCheckpoint:
     """Save between two steps; training goes on as if nothing had happened, also before the first step.
 
-    Until `path` has its name there is nothing a reader could take for a checkpoint. Raises CheckpointError when `path`
-    exists already or cannot be written.
+    Until `path` has its name there is nothing a reader could take for a checkpoint. `eval_loss` is only written down,
+    for who chooses the best one. Raises CheckpointError when `path` exists already or cannot be written; nothing is
+    left behind then.
     """
     started = time.perf_counter()
-    part = path.with_name(f".{path.name}.part")
-    with _explained(path, doing="saved"):
+    part = checkpoint_store.part_of(path)
+    with _explained(path, doing="saved"), _nothing_left(part, rank=trainer.rank):
         _prepare(path, part=part, rank=trainer.rank)
         tensors = collect_tensors(trainer.model, trainer.optimizer)
         with _alone_without_warning():
@@ -78,27 +89,37 @@ def save(trainer: Trainer, path: Path, *, config_text: str) -> SavedCheckpoint:
             atomic.write_json(part / SCALARS_FILE, scalars.collect(trainer, config_text=config_text))
         entries = _describe_files(part, rank=trainer.rank)
         if trainer.rank == 0:
-            manifest.write(part, entries)
-            os.rename(part, path)
-            _flush_folder(path.parent)
+            about = {"step": trainer.step, "world_size": trainer.world_size, "eval_loss": eval_loss}
+            manifest.write(part, entries, about=about)
+            checkpoint_store.publish_folder(part, path)
         synchronize_ranks()
     num_bytes = sum(entry.num_bytes for entry in entries)
     return SavedCheckpoint(path, num_bytes, time.perf_counter() - started)
 
 
-def load(trainer: Trainer, path: Path) -> LoadedCheckpoint:
+def load(
+    trainer: Trainer,
+    path: Path,
+    *,
+    accept_config: Callable[[str], None] = lambda config_text: None,
+    allow_dtype_change: bool = False,
+) -> LoadedCheckpoint:
     """Restore into a trainer that was built like the saved one; strategy and world size may differ.
 
-    At a larger world size, ranks that did not exist keep their fresh random states. Raises CheckpointError naming the
-    file that is missing or damaged, or the names that only one side knows; nothing is restored then.
+    At a larger world size, ranks that did not exist keep their fresh random states. `accept_config` is given the saved
+    configuration and raises what it does not like. `allow_dtype_change` casts tensors to this run's dtype, which loses
+    bits. Raises DamagedCheckpoint naming the file that is missing or damaged, CheckpointError with the names that only
+    one side knows; nothing is restored then.
     """
     started = time.perf_counter()
-    _verify(path, rank=trainer.rank, world_size=trainer.world_size)
+    num_bytes = _verify(path, rank=trainer.rank, world_size=trainer.world_size)
     with _explained(path, doing="restored"):
         saved = json.loads((path / SCALARS_FILE).read_text(encoding="utf-8"))
+    accept_config(saved["config_text"])
+    with _explained(path, doing="restored"):
         tensors = collect_tensors(trainer.model, trainer.optimizer)
-        reader = FileSystemReader(path)
-        check_names(tensors, reader.read_metadata(), path=path)
+        reader = _TensorReader(path)
+        check_names(tensors, reader.read_metadata(), path=path, allow_dtype_change=allow_dtype_change)
         scalars.check(trainer, saved, path=path)
         with _alone_without_warning():
             state_dict_loader.load(tensors, storage_reader=reader, no_dist=not has_group())
@@ -109,7 +130,8 @@ def load(trainer: Trainer, path: Path) -> LoadedCheckpoint:
         if state_file.is_file():
             set_random_state(torch.load(state_file, weights_only=True), device=trainer.device)
         synchronize_ranks()
-    return LoadedCheckpoint(trainer.step, time.perf_counter() - started, saved["world_size"])
+    seconds = time.perf_counter() - started
+    return LoadedCheckpoint(path, trainer.step, num_bytes, seconds, saved["world_size"])
 
 
 def _random_file(folder: Path, rank: int) -> Path:
@@ -124,8 +146,7 @@ def _prepare(path: Path, *, part: Path, rank: int) -> None:
             if path.exists():
                 problem = f"{path}: exists already; a checkpoint is never written over another"
             else:
-                shutil.rmtree(part, ignore_errors=True)
-                part.mkdir(parents=True)
+                checkpoint_store.claim(part)
         except OSError as error:
             problem = f"{path}: cannot be saved: {error.strerror or error}"
     problem = gather_objects(problem)[0]
@@ -142,25 +163,53 @@ def _describe_files(part: Path, *, rank: int) -> list[manifest.Entry]:
     return sorted((entry for share in shares for entry in share), key=lambda entry: entry.name)
 
 
-def _verify(path: Path, *, rank: int, world_size: int) -> None:
-    """Each rank reads its share of the files; all ranks raise when one finds damage."""
+def _verify(path: Path, *, rank: int, world_size: int) -> int:
+    """Each rank reads its share of the files; all ranks raise when one finds damage. Returns the bytes of all."""
     found: list[str] = []
+    entries: list[manifest.Entry] = []
     try:
         entries = manifest.read(path)
         found = [text for entry in entries[rank::world_size] if (text := manifest.damage(path, entry))]
+        if rank == 0:
+            found += manifest.foreign(path, entries)
     except CheckpointError as error:
         found = [str(error)]
     damaged = sorted({text for share in gather_objects(found) for text in share})
     if damaged:
-        raise CheckpointError("\n".join(damaged))
+        raise DamagedCheckpoint("\n".join(damaged))
+    return sum(entry.num_bytes for entry in entries)
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+class _TensorReader(FileSystemReader):
+    """DCP's reader, with an index that is not unpickled blindly."""
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        del args, kwargs
+        metadata: Metadata = load_index(Path(self.path) / INDEX_FILE, resolve=_class_of)
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        for place in (metadata.storage_data or {}).values():
+            if Path(place.relative_path).name != place.relative_path:
+                raise CheckpointError(f"{self.path}: its index names a file outside: {place.relative_path}")
+        return metadata
+
+
+def _class_of(module: str, name: str) -> object:
+    """A name that `tensor_index` has found harmless. Paths written by another Python's pathlib are this one's."""
+    return getattr(importlib.import_module("pathlib" if module.startswith("pathlib") else module), name)
+
+
+@contextmanager
+def _nothing_left(part: Path, *, rank: int) -> Iterator[None]:
+    """A save that fails gives its space back: on a full disk, the rest of the run needs it."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except BaseException:
+        # A rank that failed for itself must not take the files away from others that still write: only rank 0 does.
+        if rank == 0 and checkpoint_store.is_mine(part):
+            checkpoint_store.release(part)
+        raise
 
 
 @contextmanager

@@ -90,6 +90,11 @@ class RowStream:
         self.position = position
         """Rows handed out to all ranks; batches that workers hold ready are not counted."""
 
+    @property
+    def epoch(self) -> int:
+        """How many times all rows have been handed out."""
+        return self.position // self._order.num_rows
+
     def next(self) -> LoadedBatch:
         """The next micro-batch of this rank. The first call starts the loader processes."""
         if self._iterator is None:

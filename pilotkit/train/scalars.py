@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pilotkit.train.manifest import CheckpointError
+from pilotkit.errors import CheckpointError
 from pilotkit.train.trainer import Trainer
 
 SCALARS_VERSION = 1

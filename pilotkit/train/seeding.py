@@ -5,7 +5,6 @@ A state is a dict of tensors, ints and strings, so that a checkpoint loads it wi
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pilotkit.config.seeds import derive_seed as derive_seed
+
 State = dict[str, Any]
-
-
-def derive_seed(seed: int, *parts: object) -> int:
-    """A seed below 2^32 for one purpose, the same on every machine and in every process."""
-    text = ":".join(str(part) for part in (seed, *parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
 
 
 def seed_everything(seed: int, *, rank: int, deterministic: bool) -> None:

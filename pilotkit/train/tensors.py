@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from pilotkit.train.manifest import CheckpointError
+from pilotkit.errors import CheckpointError
 
 # The optimizer of a plain SGD has no state at all, which DCP's strict mode takes for a missing one;
 # `check_names` has compared the names before.
@@ -51,7 +51,7 @@ def _zero_state(optimizer: torch.optim.Optimizer) -> None:
                 value.zero_()
 
 
-def check_names(wanted: dict[str, Tensor], saved: Metadata, *, path: Path) -> None:
+def check_names(wanted: dict[str, Tensor], saved: Metadata, *, path: Path, allow_dtype_change: bool = False) -> None:
     """Raises CheckpointError listing every tensor that only one side has, or that has another shape or dtype."""
     stored = saved.state_dict_metadata
     problems = [f"saved but not known to this run: {name}" for name in sorted(stored.keys() - wanted.keys())]
@@ -60,7 +60,7 @@ def check_names(wanted: dict[str, Tensor], saved: Metadata, *, path: Path) -> No
         there, here = stored[name], wanted[name]
         if not isinstance(there, TensorStorageMetadata):
             problems.append(f"not a tensor: {name}")
-        elif there.size != here.shape or there.properties.dtype != here.dtype:
+        elif there.size != here.shape or (there.properties.dtype != here.dtype and not allow_dtype_change):
             saved_as = f"{tuple(there.size)} {there.properties.dtype}"
             problems.append(f"saved as {saved_as}, here {tuple(here.shape)} {here.dtype}: {name}")
     if problems:

@@ -155,6 +155,19 @@ class Trainer:
             module.training = training
         return float(gather_scalar(loss / num_batches).mean())
 
+    @torch.no_grad()
+    def evaluate_first_batch(self) -> tuple[dict[str, Tensor], float]:
+        """This rank's first evaluation batch and its own loss, for a reader that has neither our data nor our ranks."""
+        batch = self._eval_batch(0)
+        was_training = self.model.training
+        with preserved_random_state(self.device):
+            self.model.eval()
+            with self._precision.autocast(self.device, sharded=self._is_sharded):
+                loss = float(self.model(**batch).loss)
+            free_gathered_parameters(self.model, strategy=self._strategy)
+        self.model.train(was_training)
+        return batch, loss
+
     def _eval_batch(self, index: int) -> dict[str, Tensor]:
         start = (index * self.world_size + self.rank) * self._micro_batch_size
         rows = [row % len(self._eval_dataset) for row in range(start, start + self._micro_batch_size)]

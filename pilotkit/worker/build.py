@@ -50,13 +50,25 @@ class Built:
         self.trainer.train_rows.close()
 
 
-def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1) -> Built:
-    """Seed, load the data and the model, spread it, and make the trainer."""
+def build(
+    session: Session,
+    *,
+    strategy: str,
+    dp_replicate: int = 1,
+    dp_shard: int = 1,
+    grad_accum_steps: int | None = None,
+    row_seed: int | None = None,
+) -> Built:
+    """Seed, load the data and the model, spread it, and make the trainer.
+
+    `grad_accum_steps` None takes the intended run's; another world size needs another for the same rows a step.
+    `row_seed` orders the rows, and seeds dropout once the weights are there; None is `train.seed` for all of it.
+    """
     config = session.config
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
     started = time.perf_counter()
-    train_rows, eval_dataset, batch_bytes = _open_data(session)
+    train_rows, eval_dataset, batch_bytes = open_data(session, row_seed=row_seed)
     data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
@@ -93,7 +105,7 @@ def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: i
         train_rows=train_rows,
         eval_dataset=eval_dataset,
         device=session.device.torch_device,
-        grad_accum_steps=session.arithmetic.grad_accum_steps,
+        grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
         strategy=strategy,
         rank=session.rank,
@@ -101,6 +113,8 @@ def build(session: Session, *, strategy: str, dp_replicate: int = 1, dp_shard: i
         micro_batch_size=train.micro_batch_size,
         seq_len=train.seq_len,
     )
+    if row_seed is not None:
+        seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     return Built(trainer, time.perf_counter() - started, data_open_seconds, num_params, batch_bytes)
 
@@ -142,7 +156,8 @@ def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module
     return model, sum(parameter.numel() for parameter in model.parameters())
 
 
-def _open_data(session: Session) -> tuple[RowStream, Any, int]:
+def open_data(session: Session, *, row_seed: int | None = None) -> tuple[RowStream, Any, int]:
+    """The rows of this rank in the order of `row_seed`, the evaluation set, and the bytes of one micro-batch."""
     config = session.config
     factory = resolve(config.data.factory, key="data.factory")
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
@@ -154,7 +169,7 @@ def _open_data(session: Session) -> tuple[RowStream, Any, int]:
     rows = RowStream(
         dataset,
         micro_batch_size=config.train.micro_batch_size,
-        seed=config.train.seed,
+        seed=config.train.seed if row_seed is None else row_seed,
         rank=session.rank,
         world_size=session.world_size,
         position=0,

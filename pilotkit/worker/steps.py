@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pilotkit.meter.clock import StepClock
+from pilotkit.meter.compilation import Compilation, CompileWatch
+from pilotkit.meter.statistics import is_settled
 from pilotkit.train.trainer import StepResult
 from pilotkit.worker.build import Built
 from pilotkit.worker.session import Session
@@ -17,21 +19,71 @@ class TimedSteps:
     warmup_seconds: list[float]
     step_seconds: list[float]
     section_seconds: dict[str, list[float]]
-    first: StepResult
-    last: StepResult
+    settled: bool
+    """Whether warm-up ended because steps no longer became faster, and not because its limit was reached."""
+    epoch_starts: list[bool]
+    """For each counted step, whether this rank's rows passed into another epoch in it."""
+    results: list[StepResult]
+    """Of every step, warm-up included."""
+    warmup_compilations: list[Compilation] = field(default_factory=list)
+    counted_compilations: list[Compilation] = field(default_factory=list)
+    compile_limits: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> StepResult:
+        return self.results[0]
+
+    @property
+    def last(self) -> StepResult:
+        return self.results[-1]
 
 
 def run_timed_steps(
-    session: Session, built: Built, *, num_warmup_steps: int, num_measured_steps: int, label: str
+    session: Session,
+    built: Built,
+    *,
+    num_warmup_steps: int,
+    max_warmup_steps: int,
+    num_measured_steps: int,
+    label: str,
 ) -> TimedSteps:
-    """Run whole optimizer steps; the device is waited for at the edges of a step only."""
+    """Run whole optimizer steps; the device is waited for at the edges of a step only.
+
+    Warm-up goes on until it has settled on every rank (`meter.statistics.is_settled`, windows of `num_warmup_steps`).
+    """
     warmup = StepClock(session.device.synchronize)
     counted = StepClock(session.device.synchronize)
-    results = []
-    total = num_warmup_steps + num_measured_steps
-    for index in range(total):
-        clock = warmup if index < num_warmup_steps else counted
-        with clock.step():
-            results.append(built.trainer.train_step(clock))
-        session.progress(index + 1, total, label=label)
-    return TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, results[0], results[-1])
+    trainer, results, epoch_starts = built.trainer, [], []
+    settled = False
+    with CompileWatch() as compiled_before:
+        while not settled and len(warmup.step_seconds) < max_warmup_steps:
+            with warmup.step():
+                results.append(trainer.train_step(warmup))
+            settled = _settled_everywhere(session, warmup.step_seconds, window=num_warmup_steps)
+            session.progress(len(results), len(results) + num_measured_steps, label=label)
+    with CompileWatch() as compiled_later:
+        for _ in range(num_measured_steps):
+            epoch = trainer.train_rows.epoch
+            with counted.step():
+                results.append(trainer.train_step(counted))
+            epoch_starts.append(trainer.train_rows.epoch != epoch)
+            done = len(results)
+            session.progress(done, len(warmup.step_seconds) + num_measured_steps, label=label)
+    return TimedSteps(
+        warmup.step_seconds,
+        counted.step_seconds,
+        counted.section_seconds,
+        settled,
+        epoch_starts,
+        results,
+        compiled_before.compilations,
+        compiled_later.compilations,
+        sorted({*compiled_before.at_limit(), *compiled_later.at_limit()}),
+    )
+
+
+def _settled_everywhere(session: Session, seconds: list[float], *, window: int) -> bool:
+    """A rank that goes on alone would wait for ever in its first collective: all decide together."""
+    tolerance = session.config.measure.settled_tolerance
+    here = is_settled(seconds, window=window, tolerance=tolerance)
+    return session.highest(0.0 if here else 1.0) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -104,4 +105,23 @@ def test_a_stage_that_only_reads_records_runs_without_torch(
     assert "Traceback" not in result.stderr, result.stderr
     assert result.returncode in (0, 1), result.stdout + result.stderr
     assert list(tmp_path.glob(f"outputs/default/{stage}/*/record.json")), result.stdout + result.stderr
+    assert _who_asked(tmp_path) == ""
+
+
+@pytest.mark.parametrize("stage", ["sweep_status", "sweep_collect"])
+def test_a_sweep_is_followed_without_torch_and_without_slurm(
+    tmp_path: Path, without_torch: dict[str, str], pilotkit_cli: Callable[..., Any], stage: str
+) -> None:
+    """A login node where Slurm does not answer: nothing is called an end, and nothing waits."""
+    point = {"index": 0, "overrides": ["train.seq_len=8"], "array": 0, "job_id": "7"}
+    array = {"words": "", "job_name": "pilotkit-x-0", "count": 1, "job_id": "7"}
+    sweep = {"sweep_id": "x", "created_at": "", "state": "submitted", "stage": "measure", "user": "me"}
+    more = {"hostname": "here", "launch_dir": str(tmp_path), "schema_version": 1}
+    folder = tmp_path / "outputs" / "default" / "sweeps" / "x"
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text(json.dumps({**sweep, **more, "arrays": [array], "points": [point]}))
+    result = pilotkit_cli(f"stage={stage}", env={**without_torch, "SLURM_CONF": "/nonexistent"})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Slurm does not answer" in result.stdout
+    assert "1 points: 1 pending." in result.stdout
     assert _who_asked(tmp_path) == ""

@@ -1,4 +1,4 @@
-"""Any causal language model of Hugging Face transformers. Needs the `hf` extra; imports it only when it is called.
+"""Any model of Hugging Face transformers that computes its own loss. Needs the `hf` extra, imported when it is called.
 
 The worker points the hub's cache and offline switch by environment; nothing is set here.
 """
@@ -15,8 +15,13 @@ from pilotkit.errors import ConfigError, Problem
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
-def build(*, name: str, revision: str | None, weights: str = "auto") -> nn.Module:
+def build(
+    *, name: str, revision: str | None, weights: str = "auto", auto_class: str = "AutoModelForCausalLM"
+) -> nn.Module:
     """`name` is a hub id or a local folder; parameters come in float32, as every factory's do.
+
+    `auto_class` is the head to train: any of transformers' AutoModelFor... classes, by its name (masked language
+    models, sequence to sequence, image or audio classification, ...). The batches have to be those of that head.
 
     weights "auto": the pretrained weights, or random ones when `name` is a folder without any; "random": only
     the configuration is read. Raises ConfigError without transformers, and when the model cannot be found or read.
@@ -29,11 +34,16 @@ def build(*, name: str, revision: str | None, weights: str = "auto") -> nn.Modul
     except ImportError as error:
         fix = f"pip install pilotkit[hf] (importing transformers failed: {error})"
         raise ConfigError([Problem("model.name", name, "a model that can be built here", fix)]) from error
+    auto = getattr(transformers, auto_class, None)
+    if not auto_class.startswith("AutoModelFor") or auto is None:
+        allowed = "the name of a class AutoModelFor... that this transformers has"
+        fix = "for example model.kwargs.auto_class=AutoModelForMaskedLM"
+        raise ConfigError([Problem("model.kwargs.auto_class", auto_class, allowed, fix)])
     try:
         config = transformers.AutoConfig.from_pretrained(name, revision=revision)
         # Training keeps no cache of keys and values; one that grows also breaks recomputation in backward.
         config.use_cache = False
-        model = _build(transformers, config, name=name, revision=revision, weights=weights)
+        model = _build(auto, config, name=name, revision=revision, weights=weights)
     except (OSError, ValueError) as error:
         fix = f"transformers says: {error}"
         raise ConfigError([Problem("model.name", name, "a hub id, or a local folder with config.json", fix)]) from error
@@ -41,8 +51,7 @@ def build(*, name: str, revision: str | None, weights: str = "auto") -> nn.Modul
     return model.float().train()
 
 
-def _build(transformers: Any, config: Any, *, name: str, revision: str | None, weights: str) -> nn.Module:
-    auto = transformers.AutoModelForCausalLM
+def _build(auto: Any, config: Any, *, name: str, revision: str | None, weights: str) -> nn.Module:
     folder = Path(name)
     is_bare = folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in WEIGHT_PATTERNS)
     model: nn.Module = (

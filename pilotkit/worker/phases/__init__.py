@@ -20,21 +20,31 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "prove": ("prove", "train_and_save", {}),
     "prove_restore": ("prove", "restore_and_evaluate", {}),
     "measure": ("measure", "measure", {}),
+    "numerics_reference": ("numerics", "reference", {}),
+    "numerics_candidate": ("numerics", "candidate", {}),
+    "numerics_none": ("recompute", "recompute", {"mode": "none"}),
+    "numerics_full": ("recompute", "recompute", {"mode": "full"}),
+    "numerics_selective": ("recompute", "recompute", {"mode": "selective"}),
     "pilot_single": ("pilot", "pilot", {"strategy": "single"}),
     "pilot_ddp": ("pilot", "pilot", {"strategy": "ddp"}),
     "pilot_fsdp": ("pilot", "pilot", {"strategy": "fsdp"}),
     "pilot_hsdp": ("pilot", "pilot", {"strategy": "hsdp"}),
     "restore_uninterrupted": ("restore", "run_without_stop", {}),
+    "restore_repeated": ("restore", "run_without_stop", {}),
     "restore_before": ("restore", "run_and_save", {}),
+    "restore_save_shapes": ("restore_shapes", "save_shapes", {}),
+    "restore_load_shapes": ("restore_shapes", "load_shapes", {}),
     "restore_after": ("restore", "load_and_run", {}),
+    "qualify": ("qualify", "qualify", {}),
+    "qualify_ranks": ("qualify", "qualify_ranks", {}),
 }
 # They calculate: whatever the hardware option names, they need none of it.
 WITHOUT_DEVICE = frozenset({"estimate"})
 
 
 def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
-    """Run one phase on this rank; rank 0 leaves the result."""
-    module_name, function_name, arguments = PHASES[phase]
+    """Run one phase on this rank; rank 0 leaves the result. `name@4` is the phase `name`, in a folder of its own."""
+    module_name, function_name, arguments = PHASES[phase.partition("@")[0]]
     function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
     with open_session(run_dir, phase=phase, on_device=phase not in WITHOUT_DEVICE) as session:
         result = function(session, **arguments)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import asdict
 from typing import Any
 
+from pilotkit.meter.device_memory import refuse_busy_device, split_device_memory
 from pilotkit.meter.flops import count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
-from pilotkit.meter.statistics import summarize
+from pilotkit.meter.statistics import median_interval, percentile, summarize
 from pilotkit.worker.build import Built, build
+from pilotkit.worker.loader import loader_rate
+from pilotkit.worker.memory import measure_phases
 from pilotkit.worker.session import Session
 from pilotkit.worker.steps import TimedSteps, run_timed_steps
 
@@ -21,14 +25,16 @@ NUM_EVAL_BATCHES = 2
 
 
 def measure(session: Session) -> dict[str, Any]:
-    """Warm up, run the counted steps, then one more under the memory counter, then two evaluation batches."""
-    options = session.config.measure
+    """Warm up, run the counted steps, time two evaluation batches, then look at memory phase by phase."""
+    options, train = session.config.measure, session.config.train
+    refuse_other_tenants(session)
     built = build(session, strategy="single")
     session.device.reset_peak()
     steps = run_timed_steps(
         session,
         built,
         num_warmup_steps=options.num_warmup_steps,
+        max_warmup_steps=options.max_warmup_steps,
         num_measured_steps=options.num_measured_steps,
         label="measure",
     )
@@ -48,13 +54,36 @@ def measure(session: Session) -> dict[str, Any]:
     peak_flops = session.config.hardware.peak_flops.get(session.config.precision.flops_format)
     if peak_flops and num_flops_per_token:
         metrics["mfu"] = mfu(metrics["tokens_per_second"], num_flops_per_token, peak_flops)
+    batches_per_second = loader_rate(session, built.trainer.train_rows)
+    metrics["loader_batches_per_second"] = batches_per_second
+    metrics["loader_tokens_per_second"] = batches_per_second * train.micro_batch_size * train.seq_len
+    peaks, memory = measure_phases(session, built)
+    metrics.update(peaks)
     built.close()
-    return {"metrics": metrics, "steps": steps.step_seconds, "device": session.device.name}
+    return {
+        "metrics": metrics,
+        "steps": steps.step_seconds,
+        "device": session.device.name,
+        "memory": memory,
+        "time": time_details(steps),
+    }
+
+
+def refuse_other_tenants(session: Session) -> None:
+    """Before anything is built. Raises DeviceBusy when an accelerator is not empty."""
+    used = session.device.memory().device_used_bytes
+    if used is not None:
+        allowed = session.config.measure.max_used_before_bytes
+        refuse_busy_device(session.device.name, used_bytes=used, allowed_bytes=allowed)
 
 
 def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) -> dict[str, float]:
-    """Step time and what follows from it. `tokens_per_step` counts all ranks; sections are the median of a step."""
+    """Step time and what follows from it. `tokens_per_step` counts all ranks.
+
+    Sections are means, so that with `other_seconds` they add up to `step_mean_seconds`.
+    """
     step = summarize(steps.step_seconds)
+    interval = median_interval(steps.step_seconds)
     tokens_per_second = tokens_per_step / step.median
     metrics = {
         "num_warmup_steps": len(steps.warmup_seconds),
@@ -62,6 +91,7 @@ def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) ->
         "first_step_seconds": (steps.warmup_seconds or steps.step_seconds)[0],
         "warmup_seconds": sum(steps.warmup_seconds),
         "step_seconds": step.median,
+        "step_mean_seconds": step.mean,
         "step_p95_seconds": step.p95,
         "step_min_seconds": step.minimum,
         "step_max_seconds": step.maximum,
@@ -71,10 +101,43 @@ def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) ->
         "tokens_per_second": tokens_per_second,
         "tokens_per_second_per_device": tokens_per_second / world_size,
     }
-    for name, seconds in steps.section_seconds.items():
-        metrics[f"{name}_seconds"] = statistics.median(seconds)
-    if "data_wait" in steps.section_seconds:
-        metrics["data_wait_p95_seconds"] = summarize(steps.section_seconds["data_wait"]).p95
+    if interval is not None:
+        metrics["step_ci_low_seconds"], metrics["step_ci_high_seconds"] = interval
+    means = {name: statistics.fmean(seconds) for name, seconds in steps.section_seconds.items()}
+    metrics.update({f"{name}_seconds": mean for name, mean in means.items()})
+    metrics["other_seconds"] = step.mean - sum(means.values())
+    metrics.update(_wait_metrics(steps))
+    if steps.warmup_compilations or steps.counted_compilations:
+        metrics["compile_seconds"] = sum(found.seconds for found in steps.warmup_compilations)
+        metrics["recompile_seconds"] = sum(found.seconds for found in steps.counted_compilations)
+        metrics["num_recompilations"] = len(steps.counted_compilations)
+    return metrics
+
+
+def time_details(steps: TimedSteps) -> dict[str, Any]:
+    """What stands beside the step time: whether it settled, and what was compiled again and why."""
+    return {
+        "settled": steps.settled,
+        "compilations": [asdict(found) for found in steps.warmup_compilations],
+        "recompilations": [asdict(found) for found in steps.counted_compilations],
+        "compile_limits": steps.compile_limits,
+    }
+
+
+def _wait_metrics(steps: TimedSteps) -> dict[str, float]:
+    """Time in which a step had no batch: on average hidden, now and then not."""
+    waits = steps.section_seconds.get("data_wait")
+    if not waits:
+        return {}
+    at_epochs = [wait for wait, starts in zip(waits, steps.epoch_starts, strict=True) if starts]
+    metrics = {
+        "data_wait_p50_seconds": percentile(waits, 50),
+        "data_wait_p95_seconds": percentile(waits, 95),
+        "data_wait_p99_seconds": percentile(waits, 99),
+        "data_wait_share": sum(waits) / sum(steps.step_seconds),
+    }
+    if at_epochs:
+        metrics["data_wait_epoch_start_seconds"] = statistics.fmean(at_epochs)
     return metrics
 
 
@@ -89,6 +152,18 @@ def memory_metrics(session: Session, built: Built) -> dict[str, float]:
             "num_alloc_retries": reading.num_alloc_retries,
             "memory_limit_bytes": reading.device_total_bytes,
         }
+        if reading.peak_reserved_bytes is not None and reading.device_used_bytes is not None:
+            between = split_device_memory(
+                allocated=reading.peak_allocated_bytes,
+                reserved=reading.peak_reserved_bytes,
+                used=reading.device_used_bytes,
+                used_before=0,  # a device that was not empty has been refused
+            )
+            on_device.update(
+                device_own_bytes=between.own_bytes,
+                caching_bytes=between.caching_bytes,
+                runtime_overhead_bytes=between.overhead_bytes,
+            )
         return {name: float(value) for name, value in on_device.items() if value is not None}
     tracker = LiveTensorTracker()
     tracker.track(built.trainer.model, built.trainer.optimizer)

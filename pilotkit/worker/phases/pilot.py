@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from pilotkit.worker.build import build, mesh_of
-from pilotkit.worker.phases.measure import memory_metrics, time_metrics
+from pilotkit.meter.communication import Communication, profile_step
+from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
+from pilotkit.worker.build import Built, build, mesh_of
+from pilotkit.worker.phases.measure import memory_metrics, refuse_other_tenants, time_details, time_metrics
 from pilotkit.worker.session import Session
 from pilotkit.worker.steps import run_timed_steps
 
@@ -14,6 +17,7 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
     """Warm up, run the counted steps, then compare the ranks. Peaks are the highest of all ranks."""
     options = session.config.pilot
     train = session.config.train
+    refuse_other_tenants(session)
     dp_replicate, dp_shard = mesh_of(session, strategy=strategy)
     built = build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
     session.device.reset_peak()
@@ -21,6 +25,7 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
         session,
         built,
         num_warmup_steps=options.num_warmup_steps,
+        max_warmup_steps=options.max_warmup_steps,
         num_measured_steps=options.num_measured_steps,
         label=strategy,
     )
@@ -31,14 +36,47 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
     metrics["num_params"] = built.num_params
     memory = {name: session.highest(value) for name, value in sorted(memory_metrics(session, built).items())}
     metrics.update(memory)
+    communication, dtypes = _look_closer(session, built)
+    metrics.update(communication_metrics(communication))
     devices = session.gather(session.device.name)
     local_ranks = session.gather(session.rank)
     built.close()
     return {
         "metrics": metrics,
         "steps": steps.step_seconds,
+        "time": time_details(steps),
         "devices": devices,
         "ranks": local_ranks,
         "mesh": {"dp_replicate": dp_replicate, "dp_shard": dp_shard},
         "losses": [steps.first.loss, steps.last.loss],
+        "communication": {kind: asdict(found) for kind, found in communication.by_kind.items()},
+        "dtypes": asdict(dtypes),
     }
+
+
+def _look_closer(session: Session, built: Built) -> tuple[Communication, DtypeTable]:
+    """Two more steps, one under the profiler and one under the watch of dtypes: both would slow counted ones down."""
+    trainer = built.trainer
+    # What the profiler loads at its first start would be part of the step.
+    profile_step(lambda: None, synchronize=session.device.synchronize)
+    communication = profile_step(trainer.train_step, synchronize=session.device.synchronize)
+    with DtypeWatch(trainer.model) as watch:
+        trainer.train_step()
+    return communication, watch.table
+
+
+def communication_metrics(found: Communication) -> dict[str, float]:
+    """Rank 0's profiled step in figures. Shares are of that step: profiling makes it longer than a counted one."""
+    metrics: dict[str, float] = {
+        "comm_seconds": found.total_seconds,
+        "exposed_comm_seconds": found.exposed_seconds,
+        "exposed_comm_share": found.exposed_seconds / found.step_seconds if found.step_seconds else 0.0,
+        "profiled_step_seconds": found.step_seconds,
+    }
+    for kind, collective in found.by_kind.items():
+        metrics[f"{kind}_seconds"] = collective.seconds
+        if collective.num_bytes is not None:
+            metrics[f"{kind}_bytes"] = collective.num_bytes
+        if collective.bytes_per_second is not None:
+            metrics[f"{kind}_bytes_per_second"] = collective.bytes_per_second
+    return metrics

@@ -1,72 +1,115 @@
 """Phases of `restore`: a run that never stops, a run that saves and ends, and a new process that goes on from there.
 
-Each leaves a trace of its steps; the last and the first one also fingerprints of everything that must come back.
-The driver compares them: no phase judges itself.
+Each leaves a trace of its steps and fingerprints of everything that must come back, taken on both sides of the save and
+at the end. The driver compares them: no phase judges itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed.tensor import DTensor
-
 from pilotkit.config.load import dump
-from pilotkit.train import checkpoint
-from pilotkit.train.seeding import random_state
+from pilotkit.config.resume import is_allowed, refuse_differences
+from pilotkit.records.checkpoint_check import is_store
+from pilotkit.train import checkpoint, fingerprint
+from pilotkit.train.checkpoint import CheckpointError
+from pilotkit.train.export import export
+from pilotkit.train.store import CheckpointStore, load_newest
 from pilotkit.worker.build import Built, build, mesh_of
 from pilotkit.worker.session import Session
 
 CHECKPOINT_NAME = "restore"
+EXPORT_NAME = "export"
 
 
 def run_without_stop(session: Session) -> dict[str, Any]:
-    """2k steps in one process group."""
-    built = _build(session)
+    """2k steps in one process group, with a look at the state in the middle."""
+    built = build_for(session, strategy=session.config.parallelism.strategy)
     num_steps = session.config.restore.num_steps
-    steps = _run(session, built, num_steps=2 * num_steps, label="uninterrupted")
-    return _finish(session, built, steps)
+    steps = run_steps(session, built, num_steps=num_steps, label="uninterrupted")
+    seam = _state(session, built)
+    steps += run_steps(session, built, num_steps=num_steps, label="uninterrupted")
+    return {"seam": seam, **_finish(session, built, steps)}
 
 
 def run_and_save(session: Session) -> dict[str, Any]:
     """k steps, then a checkpoint; the processes end after it."""
-    built = _build(session)
-    steps = _run(session, built, num_steps=session.config.restore.num_steps, label="before the save")
-    saved = checkpoint.save(
-        built.trainer, session.run_dir.checkpoints / CHECKPOINT_NAME, config_text=dump(session.config)
-    )
+    built = build_for(session, strategy=session.config.parallelism.strategy)
+    steps = run_steps(session, built, num_steps=session.config.restore.num_steps, label="before the save")
+    seam = _state(session, built)
+    path = session.run_dir.checkpoints / CHECKPOINT_NAME
+    saved = checkpoint.save(built.trainer, path, config_text=dump(session.config))
+    next_batches = _next_batches(session, built)
     built.close()
     return {
         "steps": steps,
-        "metrics": {"checkpoint_bytes": saved.num_bytes, "checkpoint_save_seconds": saved.seconds},
+        "seam": seam,
+        "next_batches": next_batches,
+        "metrics": {
+            "checkpoint_bytes": saved.num_bytes,
+            "checkpoint_save_seconds": saved.seconds,
+            "checkpoint_save_bytes_per_second": saved.num_bytes / saved.seconds,
+        },
     }
 
 
 def load_and_run(session: Session) -> dict[str, Any]:
-    """A new process group: load, then the other k steps."""
-    built = _build(session)
+    """A new process group: load, look, then the other k steps."""
+    built = build_for(session, strategy=session.config.parallelism.strategy)
     given = session.config.restore.path
-    path = Path(given) if given else session.run_dir.checkpoints / CHECKPOINT_NAME
-    loaded = checkpoint.load(built.trainer, path)
+    loaded = load_checked(session, built, Path(given) if given else session.run_dir.checkpoints / CHECKPOINT_NAME)
     restart_seconds = session.seconds_since_start()
-    steps = _run(session, built, num_steps=session.config.restore.num_steps, label="after the restore")
-    result = _finish(session, built, steps)
-    result["restored_step"] = loaded.step
-    result["metrics"] = {"checkpoint_load_seconds": loaded.seconds, "restart_seconds": restart_seconds}
-    return result
+    seam = _state(session, built)
+    next_batches = _next_batches(session, built)
+    if session.config.restore.export:
+        export(built.trainer, session.run_dir.checkpoints / EXPORT_NAME)
+    steps = run_steps(session, built, num_steps=session.config.restore.num_steps, label="after the restore")
+    return {
+        "restored_step": loaded.step,
+        "restored_from": str(loaded.path),
+        "export": str(session.run_dir.checkpoints / EXPORT_NAME) if session.config.restore.export else None,
+        "passed_over": list(loaded.passed_over),
+        "seam": seam,
+        "next_batches": next_batches,
+        "metrics": {
+            "checkpoint_load_seconds": loaded.seconds,
+            "checkpoint_load_bytes_per_second": loaded.num_bytes / loaded.seconds,
+            "restart_seconds": restart_seconds,
+        },
+        **_finish(session, built, steps),
+    }
 
 
-def _build(session: Session) -> Built:
-    strategy = session.config.parallelism.strategy
+def load_checked(session: Session, built: Built, path: Path) -> checkpoint.LoadedCheckpoint:
+    """Load one checkpoint, or the newest sound one of a folder of them, if it belongs to this configuration."""
+    allowed = session.config.restore.allow_changes
+
+    def accept(config_text: str) -> None:
+        refuse_differences(config_text, session.config, allowed=allowed)
+
+    options: dict[str, Any] = {
+        "accept_config": accept,
+        "allow_dtype_change": is_allowed("precision.param_dtype", allowed),
+    }
+    if not is_store(path):
+        return checkpoint.load(built.trainer, path, **options)
+    loaded = load_newest(CheckpointStore(path), built.trainer, **options)
+    if loaded is None:
+        raise CheckpointError(f"{path}: holds no checkpoint that could be loaded")
+    return loaded
+
+
+def build_for(session: Session, *, strategy: str, grad_accum_steps: int | None = None) -> Built:
+    """The trainer for a strategy over the ranks that are here."""
     dp_replicate, dp_shard = mesh_of(session, strategy=strategy)
-    return build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
+    return build(
+        session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard, grad_accum_steps=grad_accum_steps
+    )
 
 
-def _run(session: Session, built: Built, *, num_steps: int, label: str) -> list[dict[str, Any]]:
+def run_steps(session: Session, built: Built, *, num_steps: int, label: str) -> list[dict[str, Any]]:
     """One line a step, with the rows that every rank was given."""
     steps = []
     for index in range(num_steps):
@@ -92,59 +135,33 @@ def _plain(value: float | None) -> float | str | None:
 
 
 def _finish(session: Session, built: Built, steps: list[dict[str, Any]]) -> dict[str, Any]:
-    trainer = built.trainer
-    fingerprints = _fingerprints(session, built)
-    eval_loss = trainer.evaluate(session.config.train.num_eval_batches)
+    end = _state(session, built)
+    # Only a comparison within a tolerance needs distances; equality needs none.
+    wanted = session.config.restore.rtol > 0
+    sketches = _by_rank(session, fingerprint.sketches(built.trainer)) if wanted else {}
+    eval_loss = built.trainer.evaluate(session.config.train.num_eval_batches)
     built.close()
+    return {"steps": steps, "end": end, "sketches": sketches, "eval_loss": eval_loss}
+
+
+def _state(session: Session, built: Built) -> dict[str, dict[str, Any]]:
+    """Digests by component, rank and part: the first one that differs can be named."""
+    by_rank = session.gather(fingerprint.of_rank(built.trainer))
     return {
-        "steps": steps,
-        "fingerprints": fingerprints,
-        "step": trainer.step,
-        "tokens_seen": trainer.tokens_seen,
-        "eval_loss": eval_loss,
+        component: {f"rank {rank}": parts[component] for rank, parts in enumerate(by_rank)}  # type: ignore[index] # what was gathered is `of_rank`
+        for component in by_rank[0]  # type: ignore[attr-defined]
     }
 
 
-def _fingerprints(session: Session, built: Built) -> dict[str, dict[str, Any]]:
-    """SHA-256 of every part of every component, by rank: the first one that differs can be named."""
-    trainer = built.trainer
-    parts: dict[str, dict[str, str]] = {
-        "parameters": _digests(trainer.model.state_dict()),
-        "optimizer": _digests(trainer.optimizer.state_dict()),
-        "scheduler": _digests(trainer.scheduler.state_dict()),
-        "scaler": _digests(trainer.scaler.state_dict() if trainer.scaler is not None else {}),
-        "random_states": _digests(random_state(session.device.torch_device)),
-        "data_position": _digests(trainer.train_rows.state_dict()),
-    }
-    by_rank = session.gather(parts)
-    return {
-        component: {f"rank {rank}": values[component] for rank, values in enumerate(by_rank)}  # type: ignore[index] # what was gathered is `parts`
-        for component in parts
-    }
+def _next_batches(session: Session, built: Built) -> dict[str, Any]:
+    """The rows that each rank would be given next, and a digest of their content; the position stays where it is."""
+    rows = built.trainer.train_rows
+    position = rows.state_dict()
+    batch = rows.next()
+    digests = {name: fingerprint.digest(tensor) for name, tensor in batch.tensors.items()}
+    rows.load_state_dict(position)
+    return _by_rank(session, {"row_ids": list(batch.row_ids), "digests": digests})
 
 
-def _digests(state: Any) -> dict[str, str]:
-    return {name: _digest(value) for name, value in _flat(state)}
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key in value:
-            yield from _flat(value[key], f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _flat(item, f"{name}.{index}")
-    else:
-        yield name, value
-
-
-def _digest(value: Any) -> str:
-    digest = hashlib.sha256()
-    if isinstance(value, torch.Tensor):
-        local = value.to_local() if isinstance(value, DTensor) else value
-        plain = local.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
-        digest.update(plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
-    else:
-        digest.update(repr(value).encode())
-    return digest.hexdigest()
+def _by_rank(session: Session, value: Any) -> dict[str, Any]:
+    return {f"rank {rank}": gathered for rank, gathered in enumerate(session.gather(value))}

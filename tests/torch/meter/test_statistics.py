@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pilotkit.meter import Summary, summarize
-from pilotkit.meter.statistics import percentile
+from pilotkit.meter.statistics import is_settled, median_interval, percentile
 
 
 def test_by_hand() -> None:
@@ -48,3 +48,33 @@ def test_refused(values: list[float], message: str) -> None:
 @pytest.mark.parametrize(("values", "spread"), [([0.0, 0.0], 0.0), ([-1.0, 1.0], math.inf)], ids=["zeros", "mean 0"])
 def test_spread_without_a_mean(values: list[float], spread: float) -> None:
     assert summarize(values).spread == spread
+
+
+def test_interval_of_the_median_by_hand() -> None:
+    # With six values only (smallest, largest) reaches 95 %: 1 - 2 / 2^6 = 96.9 %; with ten, ranks 2 and 9: 97.9 %.
+    assert median_interval([6.0, 1.0, 2.0, 5.0, 4.0, 3.0]) == (1.0, 6.0)
+    assert median_interval([float(value) for value in range(1, 11)]) == (2.0, 9.0)
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+
+
+def test_interval_holds_the_median_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(2000):
+        low, high = median_interval(generator.exponential(size=15).tolist()) or (0.0, 0.0)
+        held += low <= math.log(2) <= high
+    assert 0.95 <= held / 2000 <= 0.98
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settled"),
+    [
+        ([10.0, 10.0, 10.0, 1.0, 1.0, 1.0], False),
+        ([10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 1.0, 9.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 1.0, 1.0], False),
+    ],
+    ids=["falling", "flat", "one slow", "too few"],
+)
+def test_warm_up_is_over_when_steps_no_longer_become_faster(seconds: list[float], settled: bool) -> None:
+    assert is_settled(seconds, window=3, tolerance=0.1) is settled

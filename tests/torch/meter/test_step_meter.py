@@ -78,9 +78,9 @@ def test_without_a_path_nothing_is_written(tmp_path: Path, device: Any, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("rank", "written"), [("0", True), ("1", False)])
-def test_rank_0_writes_for_all(
-    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, rank: str, written: bool
+@pytest.mark.parametrize(("rank", "written"), [("0", "meter.json"), ("3", "meter-3.json")])
+def test_every_rank_writes_a_file_of_its_own(
+    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, rank: str, written: str
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -88,7 +88,7 @@ def test_rank_0_writes_for_all(
     meter = StepMeter(path, tokens_per_step=800, num_warmup_steps=0, synchronize=device.synchronize)
     metrics = run(meter, device, seconds=[1.0])["metrics"]
     assert (metrics["tokens_per_second"], metrics["tokens_per_second_per_device"]) == (800.0, 200.0)
-    assert path.exists() is written
+    assert [found.name for found in tmp_path.iterdir()] == [written]
 
 
 def test_too_few_steps_is_a_note_not_an_error(tmp_path: Path, device: Any) -> None:

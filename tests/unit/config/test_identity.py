@@ -70,6 +70,18 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
     """A new section has to be decided on; this test lists those that do not identify a run."""
     sections = {field.name for field in dataclasses.fields(PilotConfig)}
     assert sections - set(identity_of(changed({}))) == {
-        *("stage", "name", "output_dir", "reservation", "cluster"),
-        *("prove", "measure", "pilot", "restore", "budget", "plan", "report"),
+        *("stage", "name", "output_dir", "reservation", "failures", "cluster", "sweep", "lock"),
+        *(
+            "prove",
+            "measure",
+            "numerics",
+            "pilot",
+            "restore",
+            "budget",
+            "plan",
+            "prices",
+            "report",
+            "qualify",
+            "replay",
+        ),
     }

@@ -98,7 +98,14 @@ def test_a_home_folder_is_written_out(configure: Configure, monkeypatch: pytest.
 
 def test_interpolations_are_literal_afterwards(configure: Configure) -> None:
     config = configure("model=hf", "model.name=org/net", "model.revision=abc", "+model.kwargs.twice='${train.seq_len}'")
-    assert config.model.kwargs == {"name": "org/net", "revision": "abc", "weights": "auto", "twice": 128}
+    literal = {
+        "name": "org/net",
+        "revision": "abc",
+        "weights": "auto",
+        "auto_class": "AutoModelForCausalLM",
+        "twice": 128,
+    }
+    assert config.model.kwargs == literal
 
 
 def test_a_configuration_without_our_schema_is_typed_all_the_same(compose: Callable[..., DictConfig]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotkit.decide.ledger import Ledger, LedgerLine, build_ledger
+from pilotkit.decide.ledger import Given, Ledger, LedgerLine, build_ledger
 from pilotkit.records.record import Record
 
 
@@ -42,8 +42,7 @@ def _ledger(records: dict[str, Record] | None = None, **changed: Any) -> Ledger:
         "num_evals": 10,
         "num_eval_batches": 4,
         "num_checkpoints": 5,
-        "download_seconds": 60.0,
-        "copy_out_seconds": 30.0,
+        "given": Given(download_seconds=60.0, copy_out_seconds=30.0),
         "strategy": "single",
         "world_size": 1,
     }
@@ -57,6 +56,8 @@ def _line(ledger: Ledger, part: str) -> LedgerLine:
 def test_parts_come_in_the_order_of_a_run() -> None:
     assert [line.part for line in _ledger().lines] == [
         "download",
+        "preprocessing",
+        "tokenising",
         "process start",
         "model load",
         "first batch",
@@ -66,6 +67,7 @@ def test_parts_come_in_the_order_of_a_run() -> None:
         "evaluation",
         "checkpoint saves",
         "one restart",
+        "export",
         "copy-out",
     ]
 
@@ -185,7 +187,7 @@ def test_steps_that_nobody_measured_are_not_guessed(strategy: str, world_size: i
 
 
 def test_unknown_parts_are_named_and_left_out_of_the_total() -> None:
-    ledger = _ledger({"measure": RECORDS["measure"]}, download_seconds=None)
+    ledger = _ledger({"measure": RECORDS["measure"]}, given=Given(copy_out_seconds=30.0))
     assert ledger.unknown == [
         "download",
         "process start",
@@ -214,4 +216,52 @@ def test_details_are_plain_data() -> None:
         "how": "budget.download_seconds",
         "source_run_id": None,
         "included_in": None,
+        "samples": None,
+        "p95_seconds": None,
+        "spread": None,
     }
+
+
+def test_the_mean_of_the_steps_counts_with_its_spread() -> None:
+    steps = [0.5, 0.5, 0.5, 0.9]
+    details = {"strategies": {"fsdp": {"status": "ok", "steps": steps}}}
+    pilot = _record("pilot", world_size=4, fsdp_step_seconds=0.5, fsdp_step_spread=0.33, fsdp_step_p95_seconds=0.84)
+    pilot.details = details
+    line = _line(_ledger({**RECORDS, "pilot": pilot}, strategy="fsdp", world_size=4), "steps")
+    assert line.each_seconds == pytest.approx(0.6)
+    assert (line.samples, line.p95_seconds, line.spread) == (4, 0.84, 0.33)
+    assert line.how == "1000 x 600.0 ms (mean of 4 fsdp steps of pilot on 4 devices)"
+
+
+def test_spread_and_percentile_follow_from_the_steps_where_no_metric_has_them() -> None:
+    measure = _record("measure", step_seconds=0.5)
+    measure.details = {"steps": [0.4, 0.5, 0.6]}
+    line = _line(_ledger({"measure": measure}), "steps")
+    assert (line.samples, line.p95_seconds, line.spread) == (3, 0.6, pytest.approx(0.2))
+
+
+def test_an_estimate_stands_in_where_nothing_ran() -> None:
+    estimate = _record("estimate", step_seconds=0.7)
+    line = _line(_ledger({"estimate": estimate}), "steps")
+    assert (line.seconds, line.origin, line.how) == (
+        pytest.approx(700.0),
+        "estimated",
+        "1000 x 700.0 ms (step_seconds of estimate)",
+    )
+
+
+def test_communication_is_what_devices_take_longer_together() -> None:
+    pilot = _record("pilot", world_size=4, fsdp_step_seconds=0.6, single_step_seconds=0.45)
+    line = _line(_ledger({**RECORDS, "pilot": pilot}, strategy="fsdp", world_size=4), "exposed communication")
+    assert (line.seconds, line.included_in) == (pytest.approx(150.0), "steps")
+    pilot.metrics["fsdp_exposed_comm_seconds"] = 0.2
+    line = _line(_ledger({**RECORDS, "pilot": pilot}, strategy="fsdp", world_size=4), "exposed communication")
+    assert line.seconds == pytest.approx(200.0)
+
+
+def test_what_was_really_timed_is_measured() -> None:
+    given = Given(download_seconds=5.0, export_seconds=7.0, measured={"download_seconds": "1 GiB read"})
+    ledger = _ledger(given=given)
+    assert (_line(ledger, "download").origin, _line(ledger, "download").how) == ("measured", "1 GiB read")
+    assert (_line(ledger, "export").origin, _line(ledger, "export").seconds) == ("given", 7.0)
+    assert _line(ledger, "copy-out").origin == "not run"

@@ -1,53 +1,50 @@
-"""A run against a reservation, computed by hand."""
+"""A run against a reservation: probability, buffer and what is left, computed by hand."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from pilotkit.decide.reservation import judge
+from pilotkit.decide.finish import Finish
+from pilotkit.decide.reservation import ReservationOutcome, judge
 
 HOUR = 3600.0
+# 1, 2, ... 100 hours, each as likely.
+HUNDRED = Finish(np.arange(1.0, 101.0) * HOUR, num_failures=2.0)
 
 
 def test_a_run_that_fits() -> None:
-    outcome = judge(100 * HOUR, days=7, name="7d", num_gpus=8, price_per_gpu_hour=2.5, spread=0.1)
-    assert outcome.hours_available == 168
-    assert outcome.run_hours == pytest.approx(100)
-    assert outcome.slow_run_hours == pytest.approx(110)
-    assert outcome.margin_hours == pytest.approx(58)
-    assert outcome.gpu_hours == pytest.approx(800)
-    assert outcome.cost == pytest.approx(168 * 8 * 2.5)
-    assert outcome.fits
+    outcome = judge(HUNDRED, name="4d", days=4, target_probability=0.9)
+    assert outcome == ReservationOutcome(
+        name="4d",
+        days=4,
+        hours_available=96.0,
+        probability=0.96,
+        target_probability=0.9,
+        run_hours=50.0,
+        target_hours=90.0,
+        margin_hours=6.0,
+        buffer_hours=40.0,
+        fits=True,
+    )
 
 
 @pytest.mark.parametrize(
-    ("hours", "spread", "fits", "margin"),
-    [
-        (168.0, None, True, 0.0),
-        (168.0, 0.0, True, 0.0),
-        (160.0, 0.05, True, 0.0),
-        (160.0, 0.06, False, -1.6),
-        (200.0, None, False, -32.0),
-    ],
-    ids=["exactly", "no spread", "slow edge exactly", "slow edge too long", "too long"],
+    ("target", "fits", "margin"), [(0.5, True, 22.0), (0.72, True, 0.0), (0.73, False, -1.0), (1.0, False, -28.0)]
 )
-def test_the_slow_edge_decides(hours: float, spread: float | None, fits: bool, margin: float) -> None:
-    outcome = judge(hours * HOUR, days=7, name="7d", num_gpus=1, price_per_gpu_hour=None, spread=spread)
+def test_the_target_decides(target: float, fits: bool, margin: float) -> None:
+    outcome = judge(HUNDRED, name="3d", days=3, target_probability=target)
+    assert outcome.probability == 0.72
     assert outcome.fits is fits
     assert outcome.margin_hours == pytest.approx(margin)
-    assert outcome.cost is None
 
 
-def test_plain_data() -> None:
-    outcome = judge(24 * HOUR, days=2, name="2d", num_gpus=4, price_per_gpu_hour=1.0, spread=None)
-    assert outcome.to_dict() == {
-        "name": "2d",
-        "days": 2,
-        "hours_available": 48.0,
-        "run_hours": 24.0,
-        "slow_run_hours": 24.0,
-        "fits": True,
-        "margin_hours": 24.0,
-        "gpu_hours": 96.0,
-        "cost": 192.0,
-    }
+def test_a_run_that_never_ends_has_no_length() -> None:
+    endless = Finish(np.full(10, np.inf), num_failures=np.inf)
+    outcome = judge(endless, name="30d", days=30, target_probability=0.9)
+    assert (outcome.probability, outcome.run_hours, outcome.margin_hours, outcome.fits) == (0.0, None, None, False)
+
+
+def test_plain_data_and_back() -> None:
+    outcome = judge(HUNDRED, name="2d", days=2, target_probability=0.4)
+    assert ReservationOutcome.from_dict(outcome.to_dict()) == outcome

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from pilotkit.decide.evidence import spread_of
-from pilotkit.decide.reservation import ReservationOutcome, judge
+from pilotkit.decide.reservation import ReservationOutcome
 from pilotkit.decide.verdict import Missing, Verdict, decide_verdict, stage_command
 from pilotkit.records.record import Failure, Record
 from pilotkit.units import GIB
 
-WEEK = judge(360_000.0, days=7, name="7d", num_gpus=2, price_per_gpu_hour=None, spread=None)
-DAY = judge(360_000.0, days=1, name="1d", num_gpus=2, price_per_gpu_hour=None, spread=None)
+
+def _outcome(name: str, days: float, probability: float) -> ReservationOutcome:
+    """A run of 100 hours, 110 with its buffer."""
+    available = days * 24
+    return ReservationOutcome(
+        name, days, available, probability, 0.9, 100.0, 110.0, available - 110.0, 10.0, probability >= 0.9
+    )
+
+
+WEEK, DAY, MONTH = _outcome("7d", 7, 0.97), _outcome("1d", 1, 0.0), _outcome("30d", 30, 1.0)
 LEDGER = [
     {"part": "steps", "seconds": 350_000.0, "origin": "measured", "how": "counted", "included_in": None},
     {"part": "copy-out", "seconds": None, "origin": "not run", "how": "not known", "included_in": None},
@@ -61,18 +69,18 @@ def test_go_says_every_number_and_run_id() -> None:
     assert verdict.verdict == "GO"
     assert verdict.missing == []
     assert verdict.reasons == [
-        "Everything is pinned, 80 installed distributions among it (lock lock-1).",
-        "One complete step works on one device: 2 of 2 checks passed (prove prove-1).",
-        "A step on one device takes 500.0 ms (measured, spread 2.0 %) and peaks at 1.00 GiB of 4.00 GiB, 25 % "
-        "(measured) (measure measure-1).",
-        "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
-        "A run that was stopped continues in a new process; the loss differs by 0 at most over 3 steps (measured) "
-        "(restore restore-1).",
+        "Within 7d the run is done with a probability of 0.97 (target 0.90): it takes 4 d 4 h in the middle of all "
+        "outcomes and 4 d 14 h with the buffer for that target, which leaves 2 d 10 h (projected, budget budget-1).",
         "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
         "(budget budget-1).",
+        "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
+        "A step on one device takes 500.0 ms (measured, spread 2.0 %) and peaks at 1.00 GiB of 4.00 GiB, 25 % "
+        "(measured) (measure measure-1).",
+        "A run that was stopped continues in a new process; the loss differs by 0 at most over 3 steps (measured) "
+        "(restore restore-1).",
+        "One complete step works on one device: 2 of 2 checks passed (prove prove-1).",
+        "Everything is pinned, 80 installed distributions among it (lock lock-1).",
         "Not known and not in that total: copy-out (budget budget-1).",
-        "The run takes 4 d 4 h at its slow edge and fits 7d (7 d 0 h) with 2 d 20 h to spare "
-        "(projected, budget budget-1).",
     ]
     assert verdict.evidence == {stage: f"{stage}-1" for stage in _good()}
 
@@ -183,20 +191,40 @@ def test_no_reservation_long_enough_is_no_go() -> None:
     verdict = _decide(_good(), reservations=[DAY])
     assert verdict.verdict == "NO-GO"
     assert verdict.reasons == [
-        "No reservation is long enough: the run takes 4 d 4 h at its slow edge, the longest (1d) has 1 d 0 h, "
-        "3 d 4 h too few (projected, budget budget-1)."
+        "No reservation is long enough: within 1d, the longest, the run is done with a probability of 0.00 "
+        "(target 0.90); it takes 4 d 4 h in the middle of all outcomes and 4 d 14 h with the buffer for that target "
+        "(projected, budget budget-1)."
     ]
 
 
+def test_a_short_reservation_is_good_for_qualifying() -> None:
+    verdict = _decide(_good(), reservations=[_outcome("7d", 7, 0.42), MONTH], chosen_reservation="7d")
+    assert (verdict.verdict, verdict.reasons) == (
+        "NO-GO",
+        [
+            "Within 7d the run is done with a probability of 0.42 (target 0.90); it takes 4 d 4 h in the middle of all "
+            "outcomes and 4 d 14 h with the buffer for that target, and reservation=30d would hold it with 1.00. 7d is "
+            "good for qualifying and profiling (projected, budget budget-1)."
+        ],
+    )
+
+
+def test_a_run_that_never_ends_says_so() -> None:
+    endless = ReservationOutcome("30d", 30, 720.0, 0.0, 0.9, None, None, None, None, False)
+    assert "it is interrupted so often that it never ends" in _decide(_good(), reservations=[endless]).reasons[0]
+
+
 def test_the_shortest_reservation_that_fits_is_named() -> None:
-    month = judge(360_000.0, days=30, name="30d", num_gpus=2, price_per_gpu_hour=None, spread=None)
-    assert "fits 7d" in _decide(_good(), reservations=[month, DAY, WEEK]).reasons[-1]
+    assert "Within 7d" in _decide(_good(), reservations=[MONTH, DAY, WEEK]).reasons[0]
 
 
 def test_without_reservations_nothing_is_decided() -> None:
     verdict = _decide(_good(), reservations=[])
     assert verdict.missing == [
-        Missing("reservation: none was given to compare with", "pilotkit stage=plan 'plan.reservations=[7d]'")
+        Missing(
+            "reservation: no time to finish is known to compare one with",
+            "pilotkit stage=plan 'plan.reservations=[7d]'",
+        )
     ]
 
 
@@ -245,29 +273,49 @@ def test_drifted_records_are_void_even_when_they_failed() -> None:
     assert "prove" not in verdict.evidence
 
 
+def test_a_chapter_that_is_built_has_a_command() -> None:
+    records = _good()
+    del records["measure"]
+    missing = {item.what: item.command for item in _decide(records, hardware="h100", built=["estimate"]).missing}
+    assert missing["estimate: nothing was measured or estimated on h100"] == "pilotkit stage=estimate"
+
+
+ACCEPTED = {"name": "bf16_mixed", "verdict": "accept", "reasons": ["the loss is 0.001 off."]}
+REJECTED = {"name": "bf16_mixed", "verdict": "reject", "reasons": ["the loss is 3 off."]}
+UNSURE = {"name": "bf16_mixed", "verdict": "undecided", "reasons": ["fp32 learnt nothing."]}
+SAVES = {"mode": "full", "status": "ok", "note": "full saves 1.00 GiB; computes the same", "differs": ""}
+DIFFERS = {"mode": "full", "status": "ok", "note": "full saves 1.00 GiB; its losses differ", "differs": "losses"}
+
+
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("changed", "details", "expected", "words"),
     [
-        ({"precision": "bf16"}, ["numerics: what precision=bf16 does to the loss was not measured"]),
-        (
-            {"activation_checkpointing": "full"},
-            ["numerics: what activation_checkpointing=full does to the loss was not measured"],
-        ),
-        ({"hardware": "h100"}, ["qualify: the software stack is not qualified for h100"]),
+        ({"precision": "bf16_mixed"}, None, "INCOMPLETE", "numerics: not run"),
+        ({"precision": "bf16_mixed"}, {"precision": ACCEPTED}, "GO", "precision=bf16_mixed is accepted: the loss is 0"),
+        ({"precision": "bf16_mixed"}, {"precision": REJECTED}, "NO-GO", "precision=bf16_mixed is rejected: the loss"),
+        ({"precision": "bf16_mixed"}, {"precision": UNSURE}, "INCOMPLETE", "numerics: precision=bf16_mixed is undecid"),
+        ({"activation_checkpointing": "full"}, {"recomputation": [SAVES]}, "GO", "full saves 1.00 GiB"),
+        ({"activation_checkpointing": "full"}, {"recomputation": [DIFFERS]}, "NO-GO", "Recomputation changes the tra"),
+        ({"activation_checkpointing": "full"}, {"recomputation": []}, "INCOMPLETE", "full was not compared with none"),
     ],
-    ids=["precision", "activation checkpointing", "hardware"],
+    ids=["not run", "accepted", "rejected", "undecided", "saves", "differs", "not compared"],
 )
-def test_chapters_that_are_not_built(changed: dict[str, str], expected: list[str]) -> None:
-    verdict = _decide(_good(), **changed)
-    assert verdict.verdict == "INCOMPLETE"
-    assert verdict.missing == [Missing(f"{what}, not built in this version", None) for what in expected]
+def test_precision_and_recomputation_rest_on_numerics(
+    changed: dict[str, str], details: dict[str, Any] | None, expected: str, words: str
+) -> None:
+    records = _good()
+    if details is not None:
+        records["numerics"] = _record("numerics", details=details)
+    verdict = _decide(records, **changed)
+    assert verdict.verdict == expected
+    assert words in " ".join([*verdict.reasons, *(item.what for item in verdict.missing)])
 
 
 def test_an_estimate_is_wanted_where_nothing_was_measured() -> None:
     records = _good()
     records["measure"].status = "refused"
     what = [item.what for item in _decide(records, hardware="h100").missing]
-    assert "estimate: nothing was measured on h100, nor estimated" in what
+    assert "estimate: nothing was measured on h100, and estimates are not built in this version" in what
 
 
 def test_a_projected_step_time_is_not_evidence_enough() -> None:
@@ -300,3 +348,47 @@ def test_command_of_a_stage() -> None:
 def test_spread_of_the_intended_steps(strategy: str, spread: float | None) -> None:
     assert spread_of(_good(), strategy=strategy) == spread
     assert spread_of({}, strategy=strategy) is None
+
+
+def test_what_drifted_is_named_where_evidence_is_void() -> None:
+    records = _good()
+    records["measure"].lock_digest = "another"
+    drift = {"field": "packages.numpy", "was": "2.0", "now": "2.1", "voids": ["numerics"], "reason": ""}
+    records["measure"].provenance = {"gate": {"against": "lock lock-1", "drift": [drift]}}
+    what = "measure: drifted since measure-1, the newest lock is lock-1 (packages.numpy)"
+    assert [item.what for item in _decide(records).missing] == [what]
+
+
+def test_nothing_counts_when_what_is_here_is_not_what_was_locked() -> None:
+    verdict = _decide(_good(), drift="1 field drifted from lock lock-1: git.tree: a -> b", overrides=["name=x"])
+    assert verdict.verdict == "INCOMPLETE"
+    assert verdict.missing == [
+        Missing(
+            "lock: 1 field drifted from lock lock-1: git.tree: a -> b; lock and measure again",
+            "pilotkit stage=all name=x",
+        )
+    ]
+
+
+def test_another_hardware_needs_a_qualified_set() -> None:
+    (missing,) = _decide(_good(), hardware="h100").missing
+    assert missing == Missing("qualify: not run", "pilotkit stage=qualify")
+    card = [{"check": "operator", "subject": "aten::mm", "verdict": "PASS", "note": ""}] * 3
+    card.append({"check": "operator", "subject": "aten::empty", "verdict": "NOT RUN", "note": ""})
+    records = {**_good(), "qualify": _record("qualify", details={"card": card, "set_digest": "ab" * 32})}
+    verdict = _decide(records, hardware="h100")
+    assert verdict.verdict == "GO"
+    assert "The software stack is qualified as one set (abababababab): 3 checks passed (qualify qualify-1)." in (
+        verdict.reasons
+    )
+    assert "Not compared by qualify: 1 of 4 checks (qualify qualify-1)." in verdict.reasons
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "h100"])
+def test_a_set_that_is_not_qualified_is_no_go(hardware: str) -> None:
+    bad = _record("qualify", status="mismatch", problem=Failure("not qualified: kernel a::b: is gone"))
+    verdict = _decide({**_good(), "qualify": bad}, hardware=hardware)
+    assert (verdict.verdict, verdict.reasons) == (
+        "NO-GO",
+        ["The software stack was tried as one set: not qualified: kernel a::b: is gone (qualify qualify-1)."],
+    )

@@ -85,7 +85,7 @@ def test_missing_sif_file_is_a_config_error(tmp_path: Path) -> None:
     ids=["outside", "inside"],
 )
 def test_no_image(monkeypatch: pytest.MonkeyPatch, kind: str | None, reason: str) -> None:
-    monkeypatch.setattr(container, "running_in_container", lambda: kind)
+    monkeypatch.setattr(container, "running_in_container", lambda **_: kind)
     assert read_container(None) == Container(None, None, False, reason)
 
 
@@ -112,3 +112,36 @@ def test_running_in_container(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert running_in_container(root=tmp_path, environ=environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            f'engine="podman-4.9"\nname="run"\nimage="org/x:1.2"\nimageid="{"0a" * 32}"\n',
+            Container("org/x:1.2", "sha256:" + "0a" * 32, True),
+        ),
+        ("", Container(None, None, False, "runs inside a container (podman) whose image is not named")),
+    ],
+    ids=["privileged", "nothing is told"],
+)
+def test_podman_leaves_the_image_inside(tmp_path: Path, told: str, expected: Container) -> None:
+    """Recorded form of /run/.containerenv (podman-run(1)); empty unless the container is privileged."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.containerenv").write_text(told)
+    assert read_container(None, root=tmp_path, environ={}) == expected
+
+
+def test_apptainer_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.sif").write_bytes(b"image")
+    found = read_container(None, root=tmp_path, environ={"APPTAINER_CONTAINER": "/images/a.sif"})
+    assert found == Container("/images/a.sif", f"sha256:{hashlib.sha256(b'image').hexdigest()}", True)
+    gone = read_container(None, root=tmp_path, environ={"APPTAINER_CONTAINER": "/images/b.sif"})
+    assert gone.reason == "runs inside a container (apptainer) whose image is not named"
+
+
+def test_the_variable_names_the_image_and_the_option_wins(tmp_path: Path) -> None:
+    variables = {"PILOTKIT_IMAGE": f"org/x@{DIGEST}"}
+    assert read_container(None, root=tmp_path, environ=variables).digest == DIGEST
+    assert read_container("org/y:1", root=tmp_path, environ=variables).image == "org/y:1"

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,14 +55,7 @@ def test_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
     assert light_provenance()["git"] == {"commit": None, "state": "unknown"}
 
 
-def test_quick_and_without_torch() -> None:
-    light_provenance()
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        light_provenance()
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.05
+def test_without_torch() -> None:
     code = (
         "import sys\n"
         "from pilotkit.provenance.light import light_provenance\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,9 @@ import yaml
 
 from pilotkit.provenance.container import Container
 from pilotkit.provenance.digest import digest_of
+from pilotkit.provenance.drift import compare_locks, voids_of
 from pilotkit.provenance.git import GitState
-from pilotkit.provenance.lock import build_lock, drift, lock_digest, reproducibility_problems, to_yaml
+from pilotkit.provenance.lock import build_lock, from_yaml, lock_digest, reproducibility_problems, to_yaml
 from pilotkit.provenance.packages import Distribution
 from pilotkit.provenance.revisions import Revision
 
@@ -23,16 +25,26 @@ DATA = Revision("content", "stdlib", "2" * 64, "standard library, 674 files", Tr
 CLEAN = GitState("clean", COMMIT)
 PINNED = Container(IMAGE, f"sha256:{'0' * 64}", True)
 NUMPY = Distribution("numpy", "2.0", "index", None)
+CONFIG = {"train": {"seed": 7, "deterministic": True}, "model": {"kwargs": {}}, "optimizer": {"betas": [0.9, 0.95]}}
+MACHINE = {"driver": "570.1", "names": ["H100", "H100"], "cores": 8}
 TORCH = {"version": "2.9.1", "cuda": "12.8", "hip": None, "git_version": "c0ffee", "debug": False}
+
+
+def drift(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [str(item) for item in compare_locks(old, new).drift]
 
 
 def make(**changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "config_digest": "3" * 64,
+        "config": CONFIG,
+        "seeds": {"train": 7},
+        "determinism": {"deterministic_algorithms": True},
+        "environment": {"OMP_NUM_THREADS": "4"},
         "model": MODEL,
         "data": DATA,
-        "seed": 7,
         "git": CLEAN,
+        "tree": "7" * 64,
+        "machine": MACHINE,
         "container": PINNED,
         "distributions": [NUMPY],
         "torch_build": TORCH,
@@ -45,8 +57,8 @@ def make(**changes: Any) -> dict[str, Any]:
 def test_lock_is_plain_and_in_order() -> None:
     lock = make(distributions=[Distribution("zeta", "1", "index", None), NUMPY])
     assert list(lock) == [
-        *("lock_version", "pilotkit", "python", "config_digest", "seed"),
-        *("model", "data", "git", "container", "torch", "packages"),
+        *("lock_version", "pilotkit", "python", "model", "data", "git", "container", "machine", "torch"),
+        *("environment", "determinism", "seeds", "config", "packages"),
     ]
     assert list(lock["packages"]) == ["numpy", "zeta"]
     assert lock["packages"]["numpy"] == {"version": "2.0", "origin": "index", "source": None}
@@ -56,14 +68,15 @@ def test_lock_is_plain_and_in_order() -> None:
 def test_digest_is_of_exactly_what_identifies_the_run() -> None:
     assert lock_digest(make()) == digest_of(
         {
-            "lock_version": 1,
+            "lock_version": 2,
             "pilotkit": "0.1.0",
             "python": "3.11.7",
-            "config_digest": "3" * 64,
-            "seed": 7,
+            "config": CONFIG,
+            "environment": {"OMP_NUM_THREADS": "4"},
+            "machine": MACHINE,
             "model": {"kind": "built_in", "revision": "1" * 64},
             "data": {"kind": "content", "revision": "2" * 64},
-            "git": {"commit": COMMIT, "state": "clean", "diff_digest": None},
+            "git": {"tree": "7" * 64, "state": "clean", "diff_digest": None},
             "container": {"digest": f"sha256:{'0' * 64}"},
             "torch": TORCH,
             "packages": {"numpy": "2.0"},
@@ -76,19 +89,35 @@ def test_a_lock_read_back_from_its_file_has_the_same_digest() -> None:
         model=replace(MODEL, note="Modèle: 'é' # yes\nno", parts=(DATA,)),
         git=GitState("untracked", COMMIT, "9", ["a b"]),
     )
-    read = yaml.safe_load(to_yaml(lock))
-    assert read == lock
+    read = from_yaml(to_yaml(lock))
+    assert read == lock == yaml.safe_load(to_yaml(lock))
     assert lock_digest(read) == lock_digest(lock)
     assert drift(lock, read) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", "not YAML: while parsing a flow node"),
+        ("just words", "not a lock: it has no lock_version"),
+        ("lock_version: 2\nmodel: {}\n", "not a whole lock: 'pilotkit' is missing or of another kind"),
+    ],
+    ids=["no YAML", "no lock", "half a lock"],
+)
+def test_what_is_no_lock_is_said(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(reason)):
+        from_yaml(text)
+
+
+def test_a_lock_of_another_version_differs_in_that_line_alone() -> None:
+    assert drift(from_yaml("lock_version: 1\nseed: 3\n"), make()) == ["lock_version: 1 -> 2"]
+
+
 def test_yaml_keeps_the_order() -> None:
-    assert to_yaml(make()).splitlines()[:9] == [
-        "lock_version: 1",
+    assert to_yaml(make()).splitlines()[1:8] == [
+        "lock_version: 2",
         "pilotkit: 0.1.0",
         "python: 3.11.7",
-        f"config_digest: '{'3' * 64}'",
-        "seed: 7",
         "model:",
         "  kind: built_in",
         "  name: gpt_tiny",
@@ -137,13 +166,33 @@ TOKENIZER = Revision("hub", "org/t", COMMIT, "commit as given", True)
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param({}, {"seed": 8}, ["seed: 7 -> 8"], id="seed"),
+        pytest.param(
+            {},
+            {"config": {**CONFIG, "train": {"seed": 8, "deterministic": True}}, "seeds": {"train": 8}},
+            ["config.train.seed: 7 -> 8"],
+            id="seed",
+        ),
+        pytest.param(
+            {}, {"environment": {}}, ["environment.OMP_NUM_THREADS: 4 -> absent"], id="variable-that-went-away"
+        ),
+        pytest.param(
+            {},
+            {"machine": {**MACHINE, "names": ["H100"]}},
+            ["machine.names: H100, H100 -> H100"],
+            id="a-device-less",
+        ),
+        pytest.param(
+            {},
+            {"config": {**CONFIG, "model": {"kwargs": {"width": 8}}}},
+            ["config.model.kwargs.width: absent -> 8"],
+            id="argument-of-the-model",
+        ),
         pytest.param({}, {"pilotkit_version": "0.2.0"}, ["pilotkit: 0.1.0 -> 0.2.0"], id="pilotkit"),
         pytest.param({}, {"torch_build": {**TORCH, "cuda": None}}, ["torch.cuda: 12.8 -> none"], id="torch"),
         pytest.param(
             {},
-            {"git": GitState("dirty", OTHER, "9f")},
-            [f"git.commit: {COMMIT} -> {OTHER}", "git.state: clean -> dirty", "git.diff_digest: none -> 9f"],
+            {"git": GitState("dirty", OTHER, "9f"), "tree": "8" * 64},
+            [f"git.tree: {'7' * 64} -> {'8' * 64}", "git.state: clean -> dirty", "git.diff_digest: none -> 9f"],
             id="git",
         ),
         pytest.param(
@@ -164,6 +213,12 @@ TOKENIZER = Revision("hub", "org/t", COMMIT, "commit as given", True)
             {"distributions": [replace(NUMPY, origin="editable", source="file:///home/a/numpy")]},
             ["packages.numpy: 2.0 -> 2.0 (editable)"],
             id="now-editable",
+        ),
+        pytest.param(
+            {"distributions": [replace(EDITABLE, code="1a", code_state="clean")]},
+            {"distributions": [replace(EDITABLE, code="2b", code_state="dirty")]},
+            ["packages.mine: 1.0 (editable 1a) -> 1.0 (editable 2b)"],
+            id="code-of-an-editable-install",
         ),
         pytest.param(
             {},
@@ -231,6 +286,11 @@ def test_drift_names_what_changed(before: dict[str, Any], after: dict[str, Any],
             id="unresolved-tokenizer",
         ),
         pytest.param(
+            {"config": {"train": {"deterministic": False}}},
+            ["train.deterministic is false: two runs of this lock need not be equal."],
+            id="not-deterministic",
+        ),
+        pytest.param(
             {"container": Container("org/x:1.2", None, False, "a tag is not identity")},
             ["container org/x:1.2 is not pinned: a tag is not identity."],
             id="tag",
@@ -244,12 +304,15 @@ def test_drift_names_what_changed(before: dict[str, Any], after: dict[str, Any],
             {
                 "distributions": [
                     EDITABLE,
+                    replace(EDITABLE, name="ours", code="1a", code_state="dirty"),
+                    replace(EDITABLE, name="theirs", code="1a", code_state="clean"),
                     replace(WHEEL, name="a"),
                     replace(WHEEL, name="z", source="file:///home/a/z"),
                 ]
             },
             [
-                "package mine 1.0 is installed editable: its version does not pin it.",
+                "package mine 1.0 is installed editable: nothing pins its code.",
+                "package ours 1.0 is installed editable: only this machine has its code.",
                 "package z 1.0 was installed from a local folder: nobody else has it.",
             ],
             id="packages",
@@ -258,3 +321,40 @@ def test_drift_names_what_changed(before: dict[str, Any], after: dict[str, Any],
 )
 def test_problems_in_sentences(changes: dict[str, Any], expected: list[str]) -> None:
     assert reproducibility_problems(make(**changes)) == expected
+
+
+def test_devices_are_not_compared_where_there_are_none() -> None:
+    comparison = compare_locks(make(), make(machine=None))
+    assert comparison.drift == ()
+    assert comparison.not_compared == ("machine: one of the two was looked at where there is no such device",)
+
+
+def test_an_allowed_field_keeps_its_reason() -> None:
+    new = make(distributions=[replace(NUMPY, version="2.1")], pilotkit_version="0.2.0")
+    comparison = compare_locks(make(), new, allow={"packages.*": "checked by hand"})
+    assert [str(item) for item in comparison.drift] == ["pilotkit: 0.1.0 -> 0.2.0"]
+    assert [(item.field, item.reason) for item in comparison.allowed] == [("packages.numpy", "checked by hand")]
+
+
+@pytest.mark.parametrize(
+    ("field", "voids"),
+    [
+        ("git.tree", "numerics memory speed restore"),
+        ("environment.CUDA_VISIBLE_DEVICES", "memory speed"),
+        ("config.train.seed", "numerics restore"),
+        ("config.data.num_workers", "memory speed"),
+        ("machine.cores", "speed"),
+        ("config.image", ""),
+        ("something.new", "numerics memory speed restore"),
+    ],
+)
+def test_what_a_field_voids(field: str, voids: str) -> None:
+    assert " ".join(voids_of(field)) == voids
+
+
+def test_drift_is_grouped_by_what_it_voids() -> None:
+    new = make(environment={"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "1"}, pilotkit_version="0.2.0")
+    comparison = compare_locks(make(), new)
+    both, one = "pilotkit: 0.1.0 -> 0.2.0", "environment.CUDA_VISIBLE_DEVICES: absent -> 1"
+    assert comparison.by_group() == {"numerics": [both], "memory": [both, one], "speed": [both, one], "restore": [both]}
+    assert comparison.by_voids() == {"numerics, memory, speed, restore": [both], "memory, speed": [one]}

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from markupsafe import Markup
 
-from pilotkit.report import plots
+from pilotkit.report import curves, plots
 from pilotkit.units import GIB
 
 
@@ -66,16 +66,28 @@ def test_stacked_bar_fills_its_place() -> None:
     assert _widths(plot, "series-1") == [75.0]
 
 
-def test_reservations_that_fit_and_that_do_not() -> None:
+def test_probability_over_days() -> None:
     rows = [
-        {"name": "1d", "hours_available": 24.0, "run_hours": 48.0, "fits": False, "margin_hours": -24.0},
-        {"name": "4d", "hours_available": 96.0, "run_hours": 48.0, "fits": True, "margin_hours": 48.0},
+        {"name": "1d", "days": 1.0, "probability": 0.25, "fits": False},
+        {"name": "2d", "days": 2.0, "probability": 1.0, "fits": True},
     ]
-    plot = plots.reservation_bars(rows)
-    assert _widths(plot, "track") == [25.0, 100.0]
-    assert _widths(plot, "fault") == [50.0]
-    assert _widths(plot, "data") == [50.0]
-    assert _texts(plot) == ["1d", "1 d 0 h too short", "4d", "fits, 2 d 0 h to spare"]
+    plot = curves.probability_curve([[0.0, 0.0], [1.0, 0.25], [2.0, 1.0]], reservations=rows, target=0.9)
+    assert plot.count('class="curve"') == 2
+    assert {"1d: 0.25", "2d: 1.00", "target 0.90", "day 2"} <= set(_texts(plot))
+    assert 'aria-label="Probability to be done over 2 days: 1d 0.25, 2d 1.00"' in plot
+    assert "fault-text" in plot
+
+
+def test_speed_over_devices_with_its_knee() -> None:
+    points = [
+        {"num_devices": 1, "tokens_per_second": 100.0, "low": 100.0, "high": 100.0, "origin": "measured"},
+        {"num_devices": 4, "tokens_per_second": 300.0, "low": 200.0, "high": 320.0, "origin": "projected"},
+    ]
+    knee = {"num_devices": 4, "cause": "communication", "sentence": "it waits"}
+    plot = curves.scaling_curve(points, knee=knee)
+    assert {"1 device", "4 devices", "knee: 4 (communication)"} <= set(_texts(plot))
+    assert plot.count('class="band"') == 2
+    assert plot.count("<circle") == 1
 
 
 @pytest.mark.parametrize(
@@ -84,9 +96,10 @@ def test_reservations_that_fit_and_that_do_not() -> None:
         plots.step_strip([], median=None, p95=None),
         plots.throughput_bars({}, ideal=None, num_devices=0),
         plots.stacked_bar([], label=""),
-        plots.reservation_bars([]),
+        curves.probability_curve([], reservations=[], target=0.9),
+        curves.scaling_curve([], knee={}),
     ],
-    ids=["steps", "throughput", "stack", "reservations"],
+    ids=["steps", "throughput", "stack", "probability", "scaling"],
 )
 def test_nothing_to_draw(plot: Markup) -> None:
     assert plot == ""

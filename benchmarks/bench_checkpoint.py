@@ -1,0 +1,134 @@
+"""Saving and loading against plain torch.distributed.checkpoint, and against raw writes and reads of the same bytes.
+
+    python benchmarks/bench_checkpoint.py [--gigabytes 0.1 1 4] [--repeats 3] [--folder /where/the/disk/is]
+
+One process; medians. Reads come from the disk: the files are dropped from the page cache first. Exits 1 when saving or
+loading takes over 1.15 times plain DCP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from machine import describe
+
+from pilotkit.records import manifest
+from pilotkit.train import checkpoint
+from pilotkit.train.tensors import collect_tensors
+
+LIMIT = 1.15
+TENSOR_BYTES = 64_000_000
+WORKLOAD = Path(__file__).resolve().parents[1] / "tests" / "torch" / "train" / "workload.py"
+SGD = {"name": "sgd", "lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "momentum": 0.0, "weight_decay": 0.0}
+
+
+class Weights(torch.nn.Module):
+    """Nothing but bytes."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        count = max(num_bytes // TENSOR_BYTES, 1)
+        self.parts = torch.nn.ParameterList(torch.randn(num_bytes // count // 4) for _ in range(count))
+
+
+def main() -> int:
+    """One line a size and a way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.1, 1, 4])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    print(describe("torch"))
+    print("\n| GB | what | seconds | GB/s | times plain DCP |\n|---|---|---|---|---|")
+    ratios = [ratio for size in options.gigabytes for ratio in compare(size, options.repeats, options.folder)]
+    return int(any(ratio > LIMIT for ratio in ratios))
+
+
+def compare(gigabytes: float, repeats: int, where: Path | None) -> list[float]:
+    """Ratios of save and load to plain DCP; the ways take turns, so that a busy disk meets all of them."""
+    num_bytes = int(gigabytes * 1e9)
+    trainer = _load_workload().build_trainer(model=Weights(num_bytes), optimizer=SGD)
+    tensors = collect_tensors(trainer.model, trainer.optimizer)
+    content = memoryview(os.urandom(TENSOR_BYTES))
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        folder = Path(name)
+        for _ in range(repeats):
+            ways: list[tuple[str, Callable[[], Any]]] = [
+                ("raw write", lambda: _write(folder / "raw", content, num_bytes)),
+                ("plain DCP save", lambda: dcp.save(tensors, checkpoint_id=folder / "dcp", no_dist=True)),
+                ("save", lambda: checkpoint.save(trainer, folder / "own", config_text="")),
+                ("of it digests", lambda: [manifest.describe(path) for path in (folder / "own").glob("*.distcp")]),
+                ("raw read", lambda: _read(folder / "raw")),
+                ("plain DCP load", lambda: dcp.load(dict(tensors), checkpoint_id=folder / "dcp", no_dist=True)),
+                ("load", lambda: checkpoint.load(trainer, folder / "own")),
+            ]
+            for what, way in ways:
+                if "read" in what or "load" in what:
+                    _drop_from_cache(folder)
+                started = time.perf_counter()
+                way()
+                found.setdefault(what, []).append(time.perf_counter() - started)
+            for path in (folder / "dcp", folder / "own"):
+                shutil.rmtree(path)
+    return _tell(gigabytes, {what: statistics.median(seconds) for what, seconds in found.items()})
+
+
+def _tell(gigabytes: float, seconds: dict[str, float]) -> list[float]:
+    ratios = []
+    for what, value in seconds.items():
+        plain = seconds.get(f"plain DCP {what}")
+        if plain is not None:
+            ratios.append(value / plain)
+        ratio = f"{value / plain:.2f}" if plain else ""
+        print(f"| {gigabytes:g} | {what} | {value:.2f} | {gigabytes / value:.2f} | {ratio} |", flush=True)
+    return ratios
+
+
+def _write(path: Path, content: memoryview, num_bytes: int) -> None:
+    with open(path, "wb") as stream:
+        for _ in range(max(num_bytes // len(content), 1)):
+            stream.write(content[: min(len(content), num_bytes)])
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _read(path: Path) -> None:
+    buffer = bytearray(TENSOR_BYTES)
+    with open(path, "rb", buffering=0) as stream:
+        while stream.readinto(buffer):
+            pass
+
+
+def _drop_from_cache(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as stream:
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _load_workload() -> Any:
+    spec = importlib.util.spec_from_file_location("train_workload", WORKLOAD)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""One option of the plan: a hardware, a number of devices, and what both mean for time, money and energy.
+
+Called by stage `plan`. Everything follows from the records and the assumptions; `pilotkit.decide.choice` compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pilotkit.decide.cost import Prices, cost_of, energy_kwh
+from pilotkit.decide.finish import Finish, Work, simulate
+from pilotkit.decide.knee import Scaling
+from pilotkit.decide.memory import Fit, fit_of
+from pilotkit.decide.reservation import ReservationOutcome, judge
+from pilotkit.decide.scaling import ScalePoint
+from pilotkit.decide.study import Candidate
+from pilotkit.decide.workload import Assumptions, WorkMissing, work_of
+from pilotkit.units import HOUR
+
+
+@dataclass(frozen=True)
+class Option:
+    """`origin` is that of its speed. `outcomes` is empty when no time to finish can be stated; `missing` says why.
+
+    `gpu_hours` and `energy_kwh` belong to the likeliest (median) run, `num_failures` to the average one.
+    """
+
+    label: str
+    hardware: str
+    device_type: str
+    num_devices: int
+    micro_batch_size: int
+    precision: str
+    origin: str
+    fit: Fit
+    outcomes: list[ReservationOutcome]
+    missing: list[str]
+    qualified: bool
+    overrides: list[str]
+    tokens_per_second: float | None = None
+    gpu_hours: float | None = None
+    energy_kwh: float | None = None
+    num_failures: float | None = None
+    cost_lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def holding(self) -> ReservationOutcome | None:
+        """The cheapest reservation that holds the run, the shortest where there are no prices."""
+        found = [outcome for outcome in self.outcomes if outcome.fits]
+        return min(found, key=lambda item: (item.cost if item.cost is not None else 0.0, item.days), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An option with the run that was drawn for it; both None where no time to finish can be stated."""
+
+    option: Option
+    work: Work | None = None
+    finish: Finish | None = None
+
+
+def evaluate(
+    candidate: Candidate,
+    *,
+    num_devices: int,
+    scaling: Scaling | None,
+    assumptions: Assumptions,
+    reservations: Mapping[str, float],
+    prices: Prices,
+) -> Evaluated:
+    """Judge one number of devices of one candidate. `reservations` are days by name."""
+    point = scaling.at(num_devices) if scaling is not None else None
+    own = num_devices == candidate.num_devices
+    bare = _bare(candidate, num_devices=num_devices, point=point)
+    budget = candidate.records.get("budget")
+    missing = _missing(candidate, budget_there=budget is not None)
+    if budget is None or (point is None and not own):
+        return Evaluated(dataclasses.replace(bare, missing=missing or ["scaling: this number of devices is not valid"]))
+    try:
+        work = work_of(
+            budget,
+            assumptions=assumptions,
+            num_nodes=num_devices / candidate.devices_per_node,
+            **_step_changes(budget.metrics.get("tokens_per_step"), budget.details.get("ledger") or (), point),
+        )
+    except WorkMissing as error:
+        return Evaluated(dataclasses.replace(bare, missing=[*missing, f"budget: not known: {error}"]))
+    finish = simulate(work, num_draws=assumptions.num_draws, seed=assumptions.seed)
+    return Evaluated(
+        _with_outcomes(
+            dataclasses.replace(bare, missing=missing),
+            candidate,
+            finish=finish,
+            target=assumptions.target_probability,
+            reservations=reservations,
+            prices=prices,
+        ),
+        work,
+        finish,
+    )
+
+
+def _bare(candidate: Candidate, *, num_devices: int, point: ScalePoint | None) -> Option:
+    steps = _steps_line(candidate)
+    own = num_devices == candidate.num_devices
+    origin = str(steps["origin"]) if own and steps else point.origin if point is not None else "not run"
+    label = candidate.label if own else f"{num_devices} x {candidate.label.split(' x ', 1)[1]}"
+    qualify = candidate.records.get("qualify")
+    return Option(
+        label=label,
+        hardware=candidate.hardware,
+        device_type=candidate.device_type,
+        num_devices=num_devices,
+        micro_batch_size=candidate.micro_batch_size,
+        precision=candidate.precision,
+        origin=origin,
+        fit=fit_of(candidate),
+        outcomes=[],
+        missing=[],
+        qualified=qualify is not None and qualify.status == "ok",
+        overrides=candidate.overrides(),
+        tokens_per_second=point.tokens_per_second / point.goodput if point is not None and point.goodput else None,
+    )
+
+
+def _with_outcomes(
+    bare: Option,
+    candidate: Candidate,
+    *,
+    finish: Finish,
+    target: float,
+    reservations: Mapping[str, float],
+    prices: Prices,
+) -> Option:
+    median = finish.quantile(0.5)
+    hours = median / HOUR if math.isfinite(median) else None
+    power = candidate.config["hardware"].get("power_watts")
+    effectiveness = prices.power_usage_effectiveness
+    energy = None
+    if hours is not None:
+        energy = energy_kwh(power_watts=power, num_devices=bare.num_devices, hours=hours, effectiveness=effectiveness)
+    outcomes, lines = [], []
+    for name, days in sorted(reservations.items(), key=lambda item: item[1]):
+        cost = cost_of(
+            prices,
+            hardware=bare.hardware,
+            num_devices=bare.num_devices,
+            reservation=name,
+            days=days,
+            checkpoint_bytes=_checkpoint_bytes(candidate),
+            energy_kwh=energy,
+        )
+        outcome = judge(finish, name=name, days=days, target_probability=target)
+        outcomes.append(dataclasses.replace(outcome, cost=cost.total if cost else None))
+        if cost is not None:
+            lines.append({"reservation": name, **dataclasses.asdict(cost), "total": cost.total})
+    return dataclasses.replace(
+        bare,
+        outcomes=outcomes,
+        gpu_hours=None if hours is None else hours * bare.num_devices,
+        energy_kwh=energy,
+        num_failures=finish.num_failures if math.isfinite(finish.num_failures) else None,
+        cost_lines=lines,
+    )
+
+
+def _step_changes(
+    tokens_per_step: float | None, ledger: Sequence[Mapping[str, Any]], point: ScalePoint | None
+) -> dict[str, Any]:
+    """How the ledger's steps change with the number of devices: their time, their band, the work between two saves."""
+    steps = next((line for line in ledger if line["part"] == "steps"), None)
+    if point is None or steps is None or not steps.get("each_seconds") or not tokens_per_step:
+        return {}
+    here = point.step_seconds / point.tokens_per_step
+    there = steps["each_seconds"] / tokens_per_step
+    # The cadence is in steps: where a step holds more tokens there are fewer saves.
+    return {
+        "step_factor": here / there,
+        "step_band": (point.low, point.high) if point.high > point.low > 0 else None,
+        "steps_per_save_factor": point.tokens_per_step / tokens_per_step,
+    }
+
+
+def _missing(candidate: Candidate, *, budget_there: bool) -> list[str]:
+    """Stages whose evidence an option of a plan needs and does not have."""
+    needed = ["measure", *(["pilot"] if candidate.strategy != "single" else []), "restore"]
+    records = candidate.records
+    found = [
+        f"{stage}: {'not run' if stage not in records else records[stage].status.replace('_', ' ')}"
+        for stage in needed
+        if stage not in records or records[stage].status not in ("ok", "does_not_fit")
+    ]
+    return found if budget_there else [*found, "budget: not run"]
+
+
+def _steps_line(candidate: Candidate) -> Mapping[str, Any] | None:
+    budget = candidate.records.get("budget")
+    ledger: Sequence[Mapping[str, Any]] = (budget.details.get("ledger") or ()) if budget is not None else ()
+    return next((line for line in ledger if line["part"] == "steps"), None)
+
+
+def _checkpoint_bytes(candidate: Candidate) -> float | None:
+    for stage in ("restore", "prove"):
+        record = candidate.records.get(stage)
+        if record is not None and "checkpoint_bytes" in record.metrics:
+            return record.metrics["checkpoint_bytes"]
+    return None

@@ -1,0 +1,81 @@
+"""What torch.compile did while it was watched: how often, how long, which function, and why again.
+
+Called around the steps of a measurement when the model is compiled. Reads torch's own list of compilations; compiles
+nothing and needs no compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation of one function: the `number`-th that torch holds ready for it.
+
+    `reason` says which guard failed when the function had been compiled before; else it is empty.
+    """
+
+    function: str
+    number: int
+    seconds: float
+    reason: str
+
+
+class CompileWatch:
+    """Context manager; `compilations` lists those that happened inside, oldest first.
+
+    torch keeps only the last 64 compilations; a watch over more of them misses the oldest.
+    """
+
+    def __init__(self) -> None:
+        self.compilations: list[Compilation] = []
+        self._known: set[int] = set()
+
+    def __enter__(self) -> CompileWatch:
+        self._known = {id(metrics) for metrics in _all()}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.compilations += [_described(metrics) for metrics in _all() if id(metrics) not in self._known]
+
+    @property
+    def seconds(self) -> float:
+        """Of all compilations together."""
+        return sum(found.seconds for found in self.compilations)
+
+    @property
+    def recompilations(self) -> list[Compilation]:
+        """Those of a function that had been compiled before."""
+        return [found for found in self.compilations if found.reason]
+
+    def at_limit(self) -> list[str]:
+        """Functions that reached torch's limit: their next new shape runs uncompiled, and slower."""
+        import torch._dynamo.config as dynamo_config
+
+        limit: int = getattr(dynamo_config, "recompile_limit", 8)
+        return sorted({found.function for found in self.compilations if found.number >= limit})
+
+
+def _all() -> list[Any]:
+    import sys
+
+    if "torch._dynamo.utils" not in sys.modules:
+        return []  # nothing was compiled in this process; importing it costs seconds
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return [metrics for metrics in get_compilation_metrics() if getattr(metrics, "co_name", None)]
+
+
+def _described(metrics: Any) -> Compilation:
+    microseconds = getattr(metrics, "duration_us", None)
+    seconds = (
+        microseconds / 1e6 if microseconds else float(getattr(metrics, "entire_frame_compile_time_s", None) or 0.0)
+    )
+    reason = getattr(metrics, "recompile_reason", None) or ""
+    number = int(getattr(metrics, "cache_size", None) or 0) + 1
+    return Compilation(str(metrics.co_name), number, seconds, str(reason).splitlines()[0] if reason else "")

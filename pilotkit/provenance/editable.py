@@ -1,0 +1,49 @@
+"""The code behind editable installs, whose version says nothing: by git's word, or by the files themselves.
+
+Called for the lock. Reads files; imports and changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pilotkit
+from pilotkit.errors import ConfigError
+from pilotkit.provenance.difference import read_tree
+from pilotkit.provenance.digest import digest_files, digest_of
+from pilotkit.provenance.git import read_git
+from pilotkit.provenance.packages import Distribution
+from pilotkit.stdlib_text import files_below
+
+_CODE_SUFFIXES = (".py", ".so", ".pyd")
+
+
+def with_code(distributions: Sequence[Distribution], *, exclude: Sequence[Path] = ()) -> list[Distribution]:
+    """The same distributions, the editable ones with `code` and `code_state`. `exclude` as for `read_git`."""
+    return [_with_code(item, exclude) if item.origin == "editable" else item for item in distributions]
+
+
+def _with_code(item: Distribution, exclude: Sequence[Path]) -> Distribution:
+    if item.name == "pilotkit":  # the code that is running now, which may come from another place on the path
+        own = Path(pilotkit.__file__).parent
+        state = read_git(own, exclude=exclude, with_digest=False).state
+        return dataclasses.replace(item, code=_code_below(own), code_state=state)
+    folder = Path(unquote(urlsplit(item.source or "").path))
+    if not item.source or not folder.is_dir():
+        return item
+    git = read_git(folder, exclude=exclude)
+    if git.state != "unknown":
+        code = digest_of([read_tree(folder, exclude=exclude), git.diff_digest])
+        return dataclasses.replace(item, code=code, code_state=git.state)
+    try:
+        return dataclasses.replace(item, code=_code_below(folder), code_state=git.state)
+    except (OSError, ConfigError):
+        return item
+
+
+def _code_below(folder: Path) -> str:
+    files = [path for path in files_below(folder, key="packages") if path.suffix in _CODE_SUFFIXES]
+    return digest_files([path for path in files if "__pycache__" not in path.parts], root=folder)

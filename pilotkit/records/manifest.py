@@ -1,0 +1,112 @@
+"""Sizes and sha256 of the files of one checkpoint: written last, read first. Knows no tensors and needs no torch.
+
+Called by `train.checkpoint` on both ways, and by `checkpoint_check` on the driver's side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotkit.errors import CheckpointError
+from pilotkit.records import atomic
+
+MANIFEST_FILE = "manifest.json"
+MANIFEST_VERSION = 1
+CHUNK_BYTES = 4 * 1024**2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file: name relative to the checkpoint, size in bytes, sha256 in hex."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+def describe(path: Path) -> Entry:
+    """Read one file to its end, and flush it to disk."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+        num_bytes = stream.tell()
+        os.fsync(stream.fileno())
+    return Entry(path.name, num_bytes, digest.hexdigest())
+
+
+def write(folder: Path, entries: Iterable[Entry], *, about: Mapping[str, Any] | None = None) -> None:
+    """Write the manifest, whole or not at all. `about` is what a list of checkpoints shows: step, eval_loss, ..."""
+    files = {entry.name: {"num_bytes": entry.num_bytes, "sha256": entry.sha256} for entry in entries}
+    content: dict[str, Any] = {"about": dict(about or {}), "files": dict(sorted(files.items()))}
+    sealed = {"version": MANIFEST_VERSION, "sha256": _seal(content), **content}
+    atomic.write_json(folder / MANIFEST_FILE, sealed)
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """The manifest is a file, too: a bit of it that flips must not pass for a step or a size."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What the manifest says about the whole; empty when there is none or it cannot be read."""
+    try:
+        about = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8")).get("about", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def read(folder: Path) -> list[Entry]:
+    """Entries in the order of names. Raises CheckpointError when there is no manifest, or none of this version."""
+    path = folder / MANIFEST_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+        plain = json.loads(text)
+        version = plain["version"]
+        if version == MANIFEST_VERSION:
+            entries = [Entry(name, file["num_bytes"], file["sha256"]) for name, file in plain["files"].items()]
+            # A file one byte short may still be valid JSON.
+            if not text.endswith("\n") or plain["sha256"] != _seal({"about": plain["about"], "files": plain["files"]}):
+                raise CheckpointError(f"{path}: its content changed since it was written (sha256 differs)")
+            _check_inside(path, entries)
+            return entries
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing, so this is not a checkpoint or its save was cut short") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    raise CheckpointError(f"{path}: version {version!r} is not known to this pilotkit (it reads {MANIFEST_VERSION})")
+
+
+def _check_inside(path: Path, entries: Iterable[Entry]) -> None:
+    """A manifest from elsewhere must not make us read, or later delete, anything outside its folder."""
+    for entry in entries:
+        if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
+            raise CheckpointError(f"{path}: names a file outside its folder: {entry.name}")
+
+
+def foreign(folder: Path, entries: Iterable[Entry]) -> list[str]:
+    """Files that lie in the folder and were not part of what was saved, named with the reason."""
+    known = {entry.name for entry in entries} | {MANIFEST_FILE}
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+    return [f"{folder / name}: was not saved with this checkpoint" for name in names if name not in known]
+
+
+def damage(folder: Path, entry: Entry) -> str | None:
+    """What is wrong with one file, naming it; None when it is as it was written."""
+    path = folder / entry.name
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != entry.num_bytes:
+            return f"{path}: {num_bytes} bytes, written with {entry.num_bytes}"
+        if describe(path).sha256 != entry.sha256:
+            return f"{path}: its content changed since it was written (sha256 differs)"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return None

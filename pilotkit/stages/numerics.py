@@ -1,0 +1,123 @@
+"""Stage `numerics`: are lower precision and activation checkpointing worth it, each judged by itself?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pilotkit.decide.precision import UNDECIDED, Judgement, Tolerances, judge_precision
+from pilotkit.decide.recomputation import trade
+from pilotkit.errors import ConfigError
+from pilotkit.launch.outcome import Outcome
+from pilotkit.records.record import Metrics
+from pilotkit.stages.run import Run, StageResult, not_ok
+
+NONE = "none"
+
+
+def run(run: Run) -> StageResult:
+    """fp32 and the run's precision on the same batches; then the run's steps with each mode of recomputation."""
+    run.devices()
+    metrics = Metrics()
+    details: dict[str, Any] = {"warnings": []}
+    metrics.add("given", num_steps=run.config.numerics.num_steps)
+    failed = _precision(run, metrics, details)
+    if failed is not None:
+        return not_ok(run, failed, details=details)
+    failed = _recomputation(run, metrics, details)
+    if failed is not None:
+        return not_ok(run, failed, details=details)
+    details["threads"] = run.threads
+    for text in [*details["warnings"], *_sentences(details)]:
+        run.console.line(f"  {text}")
+    return StageResult("ok", metrics, details)
+
+
+def _precision(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outcome | None:
+    """Fill in the comparison; the outcome of a phase that failed for another reason than memory, else None."""
+    name = run.config.precision.name
+    outcome = run.work("numerics_reference")
+    if outcome.status == "does_not_fit":
+        words = f"the fp32 reference does not fit on one device, so {name} has nothing to be compared with"
+        details["precision"] = dataclasses.asdict(Judgement(UNDECIDED, [words])) | {"name": name}
+        return None
+    if outcome.status != "ok":
+        return outcome
+    result = outcome.result
+    details["reference"] = {key: result[key] for key in ("reference", "noise", "switches", "deterministic")}
+    metrics.add("measured", repeatable=float(result["repeatable"]), fp32_eval_loss=result["reference"]["eval_loss"])
+    if not result["repeatable"]:
+        details["warnings"].append("two fp32 runs with one seed differ: something in this model is not deterministic")
+    if name == "fp32":
+        return None
+    outcome = run.work("numerics_candidate")
+    if outcome.status != "ok":
+        return outcome
+    _compare(run, result, outcome.result, metrics, details)
+    return None
+
+
+def _compare(
+    run: Run, reference: dict[str, Any], found: dict[str, Any], metrics: Metrics, details: dict[str, Any]
+) -> None:
+    options, precision = run.config.numerics, run.config.precision
+    judgement = judge_precision(
+        reference["reference"],
+        found["candidate"],
+        reference["noise"],
+        name=precision.name,
+        tolerances=Tolerances(
+            loss_rtol=options.loss_rtol,
+            max_grad_deviation=options.max_grad_deviation,
+            reject_factor=options.reject_factor,
+            max_lost_updates=options.max_lost_updates,
+            max_skipped_steps=options.max_skipped_steps,
+        ),
+    )
+    metrics.add("measured", judgement.figures, candidate_eval_loss=found["candidate"]["eval_loss"])
+    leaks = found["leaks"]
+    if leaks:
+        shown = ", ".join(leaks[:5]) + (f" and {len(leaks) - 5} more" if len(leaks) > 5 else "")
+        details["warnings"].append(f"matrix products in another dtype than {precision.compute_dtype}: {shown}")
+    details["candidate"] = {key: found[key] for key in ("candidate", "switches", "leaks")}
+    details["precision"] = {"name": precision.name, "verdict": judgement.verdict, "reasons": judgement.reasons}
+
+
+def _recomputation(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outcome | None:
+    """Run each mode in a process of its own. Not fitting is an answer: it is what recomputation is for."""
+    found: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for mode in run.config.numerics.modes:
+        try:
+            outcome = run.work(f"numerics_{mode}")
+        except ConfigError as error:
+            if mode == run.config.activation_checkpointing.mode:
+                raise
+            rows.append({"mode": mode, "status": "refused", "note": error.problems[0].fix})
+            continue
+        if outcome.status not in ("ok", "does_not_fit"):
+            return outcome
+        rows.append(
+            {"mode": mode, "status": outcome.status, "note": outcome.failure.summary if outcome.failure else ""}
+        )
+        if outcome.status == "ok":
+            found[mode] = outcome.result
+            metrics.add("measured", {f"{mode}_{name}": value for name, value in outcome.result["metrics"].items()})
+    for row in rows:
+        mode = row["mode"]
+        if mode == NONE or mode not in found or NONE not in found:
+            continue
+        traded = trade(mode, found[mode], found[NONE])
+        row.update(note=traded.text, differs=traded.differs)
+        metrics.add(
+            "measured", {f"{mode}_saved_bytes": traded.saved_bytes, f"{mode}_added_seconds": traded.added_seconds}
+        )
+        metrics.add("measured", {f"{mode}_saved_bytes_per_second": traded.saved_per_second})
+    details["recomputation"] = rows
+    return None
+
+
+def _sentences(details: dict[str, Any]) -> list[str]:
+    precision = details.get("precision")
+    lines = [f"{precision['name']}: {precision['verdict']}", *precision["reasons"]] if precision else []
+    return lines + [row["note"] for row in details["recomputation"] if row["note"]]

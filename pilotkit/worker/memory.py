@@ -1,0 +1,81 @@
+"""Memory of the intended run on one device, phase by phase: the largest peak decides whether it fits.
+
+Called by `measure` once its steps are timed: counting live tensors slows a step down. On an accelerator peaks are the
+allocator's, on the CPU they are counted; what the peak consists of is counted on both.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from pilotkit.config.load import dump
+from pilotkit.meter.breakdown import MemoryBreakdown
+from pilotkit.meter.memory import LiveTensorTracker
+from pilotkit.train import checkpoint
+from pilotkit.worker.build import Built
+from pilotkit.worker.session import Session
+
+CHECKPOINT_NAME = "measure"
+NUM_GROWTH_BATCHES = 3
+GROWTH_SHARE = 0.01
+"""A peak that rises by more than this share with every evaluation batch is told."""
+
+
+def measure_phases(session: Session, built: Built) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and details. Peaks, bytes: the first step, a later step, evaluation, saving a checkpoint."""
+    trainer = built.trainer
+    # An optimizer without state is what the first step starts with: its state appears at the end of that step.
+    trainer.optimizer.state.clear()
+    first = _peak(session, built, trainer.train_step)
+    device_type = session.device.torch_device.type
+    depth = session.config.measure.module_depth
+    watch = MemoryBreakdown(trainer.model, trainer.optimizer, depth=depth, device_type=device_type)
+    with watch:
+        trainer.train_step()
+    breakdown = watch.result()
+    steady = float(breakdown.peak_bytes) if device_type == "cpu" else _peak(session, built, trainer.train_step)
+    peaks = {"first step": first, "steps": steady}
+    one = _peak(session, built, lambda: trainer.evaluate(1))
+    several = _peak(session, built, lambda: trainer.evaluate(NUM_GROWTH_BATCHES))
+    peaks["evaluation"] = max(one, several)
+    if session.config.measure.checkpoint_peak:
+        peaks["checkpoint save"] = _peak(session, built, lambda: _save(session, built))
+    deciding = max(peaks, key=lambda phase: peaks[phase])
+    growth = max(several - one, 0.0) / (NUM_GROWTH_BATCHES - 1)
+    metrics = {f"peak_{kind}_bytes": float(size) for kind, size in breakdown.kinds.items()}
+    metrics |= {f"{phase.replace(' ', '_')}_peak_bytes": peak for phase, peak in peaks.items() if phase != "steps"}
+    metrics["largest_peak_bytes"] = peaks[deciding]
+    metrics["eval_growth_bytes"] = growth
+    if device_type != "cpu":
+        metrics["peak_unseen_bytes"] = steady - breakdown.peak_bytes
+    details = {
+        "deciding_phase": deciding,
+        "breakdown": asdict(breakdown),
+        "eval_grows": growth > GROWTH_SHARE * peaks["evaluation"],
+    }
+    return metrics, details
+
+
+def _peak(session: Session, built: Built, work: Callable[[], object]) -> float:
+    device = session.device
+    if device.memory().peak_allocated_bytes is None:
+        tracker = LiveTensorTracker()
+        tracker.track(built.trainer.model, built.trainer.optimizer)
+        with tracker:
+            work()
+        return float(tracker.peak_bytes)
+    device.synchronize()
+    device.reset_peak()
+    work()
+    device.synchronize()
+    return float(device.memory().peak_allocated_bytes or 0)
+
+
+def _save(session: Session, built: Built) -> None:
+    saved = checkpoint.save(
+        built.trainer, session.run_dir.checkpoints / CHECKPOINT_NAME, config_text=dump(session.config)
+    )
+    shutil.rmtree(saved.path)

@@ -1,0 +1,94 @@
+"""The gate from outside: a committed lock, what drifts from it, and what each mode makes of that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOCK = ("lock.path=lock.pilotkit.yaml",)
+CHECK = (*LOCK, "lock.mode=check")
+
+
+def _newest(folder: Path, stage: str) -> dict[str, Any]:
+    path = max(folder.glob(f"outputs/*/{stage}/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def _commit(folder: Path) -> None:
+    identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
+    (tmp_path / ".gitignore").write_text("outputs/\n", encoding="utf-8")
+    _commit(tmp_path)
+    assert pilotkit_cli("stage=lock", *mine, *LOCK).returncode == 0
+    before = _newest(tmp_path, "lock")["lock_digest"]
+    _commit(tmp_path)  # the lock's own commit is no drift
+    assert pilotkit_cli("stage=lock", *mine, *LOCK).returncode == 0
+    assert _newest(tmp_path, "lock")["lock_digest"] == before
+    result = pilotkit_cli("stage=prove", *mine, *CHECK)
+    assert result.returncode == 0, result.stderr
+    record = _newest(tmp_path, "prove")
+    assert record["lock_digest"] == _newest(tmp_path, "lock")["lock_digest"]
+    assert record["provenance"]["gate"] == {
+        "against": "lock.pilotkit.yaml", "drift": [], "voids": {}, "allowed": [], "not_compared": [],
+    }  # fmt: skip
+
+    with open(tmp_path / "mine.py", "a", encoding="utf-8") as stream:
+        stream.write("# changed\n")
+    result = pilotkit_cli("stage=prove", *mine, *CHECK)
+    assert result.returncode == 1
+    assert "prove refused: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
+    assert "git.state: clean -> dirty" in result.stderr
+    refused = _newest(tmp_path, "prove")
+    assert (refused["status"], refused["phases"]) == ("refused", [])
+    assert [item["field"] for item in refused["provenance"]["gate"]["drift"]] == [
+        "model.revision", "git.state", "git.diff_digest",
+    ]  # fmt: skip
+    assert refused["lock_digest"] != record["lock_digest"]
+
+    allow = 'lock.allow=["model.revision: a comment only", "git.*: a comment only"]'
+    result = pilotkit_cli("stage=prove", *mine, *CHECK, allow)
+    assert result.returncode == 0, result.stderr
+    allowed = _newest(tmp_path, "prove")
+    assert allowed["lock_digest"] == record["lock_digest"]
+    assert {item["reason"] for item in allowed["provenance"]["gate"]["allowed"]} == {"a comment only"}
+
+
+def test_a_drift_goes_on_in_mode_write_and_is_void(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
+    assert pilotkit_cli("stage=lock", *mine).returncode == 0
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "# changed\n")
+    result = pilotkit_cli("stage=prove", *mine)
+    assert result.returncode == 0, result.stderr
+    assert "drifted from lock" in result.stdout
+    assert "voids numerics, memory, speed, restore: model.revision: " in result.stdout
+    assert pilotkit_cli("stage=plan", *mine).returncode == 0
+    missing = [item["what"] for item in _newest(tmp_path, "plan")["details"]["verdict"]["missing"]]
+    lock, prove = (_newest(tmp_path, stage)["run_id"] for stage in ("lock", "prove"))
+    assert missing[0].startswith(f"lock: 1 field drifted from lock {lock}: model.revision: ")
+    assert f"prove: drifted since {prove}, the newest lock is {lock} (model.revision)" in missing
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (("lock.mode=check",), 2, "lock.mode=check"),
+        (CHECK, 2, "No such file or directory; write one with stage=lock lock.mode=write"),
+        (('lock.allow=["git.*: "]',), 2, "a list of `field: reason`, as records keep the reason"),
+    ],
+    ids=["no path", "no file", "no reason"],
+)
+def test_what_cannot_be_checked_is_said(
+    pilotkit_cli: Any, mine: tuple[str, ...], overrides: tuple[str, ...], code: int, words: str
+) -> None:
+    result = pilotkit_cli("stage=prove", *mine, *overrides)
+    assert result.returncode == code, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr

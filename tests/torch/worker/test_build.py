@@ -1,0 +1,89 @@
+"""From a configuration to a trainer: what is asked of the machine first, and the mesh of the ranks that are here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pilotkit.records.run_dir import RunDir
+from pilotkit.worker import build as module
+from pilotkit.worker.build import SharedMemoryTooSmall, build, mesh_of, precision_policy
+from pilotkit.worker.session import open_session
+
+MakeRunDir = Callable[..., RunDir]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "dp_shard", "mesh"),
+    [
+        ("single", 1, 1, (1, 1)),
+        ("ddp", 4, 1, (4, 1)),
+        ("fsdp", 4, 4, (1, 4)),
+        ("hsdp", 8, 2, (4, 2)),
+        ("hsdp", 8, 8, (2, 4)),  # a group that fills the node: half, so that both kinds of traffic are there
+        ("hsdp", 8, 64, (2, 4)),  # a group that spans nodes
+        ("hsdp", 8, 3, (2, 4)),  # a group that does not divide the node
+        ("hsdp", 8, 1, (2, 4)),
+        ("hsdp", 2, 1, (2, 1)),
+        ("hsdp", 5, 5, (5, 1)),  # a prime number of ranks has no parts
+        ("hsdp", 9, 9, (3, 3)),
+    ],
+)
+def test_the_mesh_multiplies_to_the_ranks_that_are_here(
+    strategy: str, world_size: int, dp_shard: int, mesh: tuple[int, int]
+) -> None:
+    session: Any = SimpleNamespace(world_size=world_size, arithmetic=SimpleNamespace(dp_shard=dp_shard))
+    assert mesh_of(session, strategy=strategy) == mesh
+    assert mesh[0] * mesh[1] == world_size
+
+
+def test_the_parts_and_their_sizes(make_run_dir: MakeRunDir) -> None:
+    with open_session(make_run_dir(phase="measure"), phase="measure") as session:
+        built = build(session, strategy="single")
+    assert built.num_params == sum(parameter.numel() for parameter in built.trainer.model.parameters())
+    assert built.batch_bytes == 2 * 2 * 32 * 8
+    assert built.model_load_seconds > 0
+    assert built.data_open_seconds > 0
+    assert torch.are_deterministic_algorithms_enabled()
+    built.close()
+
+
+def test_the_same_seed_is_the_same_model(make_run_dir: MakeRunDir) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        with open_session(make_run_dir({"train.seed": seed}, phase="measure"), phase="measure") as session:
+            built = build(session, strategy="single")
+        built.close()
+        return torch.cat([parameter.detach().flatten() for parameter in built.trainer.model.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+def test_loaders_without_room_are_refused_before_they_start(
+    make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1 rank x 2 workers x 2 batches of 1 KiB
+    run_dir = make_run_dir({"data.num_workers": 2}, phase="measure")
+    monkeypatch.setattr(module, "shared_memory_free_bytes", lambda: 4095)
+    with open_session(run_dir, phase="measure") as session, pytest.raises(SharedMemoryTooSmall) as caught:
+        build(session, strategy="single")
+    assert str(caught.value) == (
+        "the shared memory has 4.00 KiB free, and the loaders need 4.00 KiB: 1 ranks x data.num_workers 2 "
+        "x data.prefetch_factor 2, 1.00 KiB a batch. "
+        "Make /dev/shm larger (docker run --shm-size=...), or lower data.num_workers"
+    )
+    monkeypatch.setattr(module, "shared_memory_free_bytes", lambda: 4096)
+    with open_session(run_dir, phase="measure") as session:
+        build(session, strategy="single").close()
+
+
+def test_the_precision_section_is_handed_on_whole(make_run_dir: MakeRunDir, default_config: Any) -> None:
+    policy = precision_policy(default_config)
+    section = dataclasses.asdict(default_config.precision)
+    for field in dataclasses.fields(policy):
+        assert getattr(policy, field.name) == section[field.name]

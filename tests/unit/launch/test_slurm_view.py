@@ -1,0 +1,66 @@
+"""What Slurm's commands print, as they printed it (22.05), and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotkit.launch.slurm_view import Views, expand_tasks, is_inherited, parse_minutes, parse_sacct, parse_scontrol
+
+SCONTROL = (
+    "JobId=12 ArrayJobId=10 ArrayTaskId=0 JobName=x y JobState=FAILED Reason=NonZeroExitCode Dependency=(null) "
+    "Restarts=1 ExitCode=0:9 EndTime=1700000000 NodeList=h100-1\n"
+    "JobId=10 ArrayJobId=10 ArrayTaskId=2-3,5%2 JobName=x y JobState=PENDING Reason=Resources Dependency=(null) "
+    "Restarts=0 ExitCode=0:0 EndTime=Unknown NodeList=(null)\n"
+    "JobId=20 JobName=alone JobState=RUNNING Reason=None ExitCode=0:0 Restarts=0 EndTime=9999999999 NodeList=cpu-1\n"
+    "JobId=30 ArrayJobId=30 ArrayTaskId=4294967294 JobState=CANCELLED Reason=JobHeldUser ExitCode=0:0 EndTime=Unknown\n"
+)
+
+
+def test_scontrol() -> None:
+    jobs = parse_scontrol(SCONTROL)
+    assert sorted(jobs) == ["10_0", "10_2", "10_3", "10_5", "20", "30"]
+    failed = jobs["10_0"]
+    assert (failed.state, failed.exit_code, failed.nodes, failed.restarts) == ("FAILED", "0:9", "h100-1", 1)
+    assert failed.seconds_since_end is not None
+    assert failed.seconds_since_end > 0
+    assert (jobs["10_5"].state, jobs["10_5"].nodes, jobs["10_5"].seconds_since_end) == ("PENDING", "", None)
+
+
+def test_an_array_that_was_cancelled_as_a_whole_speaks_for_its_tasks() -> None:
+    views = Views(parse_scontrol(SCONTROL))
+    found = views.of("30_7")
+    assert found is not None
+    assert found.state == "CANCELLED"
+    assert views.of("31_7") is None
+    assert views.of(None) is None
+
+
+def test_sacct_takes_the_last_row_of_a_requeued_job() -> None:
+    text = (
+        "7_0|NODE_FAIL|1:0|h100-1|1700000000\n7_0|COMPLETED|0:0|h100-2|1700000100\n"
+        "7_[1-2%2]|CANCELLED by 0|0:0|None assigned|Unknown\n"
+    )
+    jobs = parse_sacct(text)
+    assert (jobs["7_0"].state, jobs["7_0"].restarts, jobs["7_0"].nodes) == ("COMPLETED", 1, "h100-2")
+    assert (jobs["7_1"].state, jobs["7_2"].state, jobs["7_2"].nodes) == ("CANCELLED", "CANCELLED", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"), [("0,3-5%2", [0, 3, 4, 5]), ("7", [7]), ("1,2,...", [1, 2])], ids=["ranges", "one", "cut short"]
+)
+def test_expand_tasks(text: str, tasks: list[int]) -> None:
+    assert list(expand_tasks(text)) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("7-00:00:00", 10080), ("1:00:00", 60), ("30:00", 30), ("infinite", None), ("n/a", None)]
+)
+def test_parse_minutes(text: str, minutes: int | None) -> None:
+    assert parse_minutes(text) == minutes
+
+
+def test_inherited_variables() -> None:
+    assert [
+        name for name in ("SLURM_NTASKS", "SBATCH_ACCOUNT", "SQUEUE_FORMAT", "RANK") if not is_inherited(name)
+    ] == []
+    assert [name for name in ("SLURM_CONF", "PATH", "HOME", "SLURMISH") if is_inherited(name)] == []

@@ -1,0 +1,54 @@
+"""Stage `measure`: the worker's numbers with their origins, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pilotkit.launch.outcome import Outcome
+from pilotkit.records.record import Failure
+from pilotkit.stages import measure
+from pilotkit.stages.run import Run
+
+RESULT = {
+    "metrics": {
+        "step_seconds": 0.25,
+        "step_mean_seconds": 0.25,
+        "step_spread": 0.5,
+        "num_measured_steps": 3,
+        "data_wait_seconds": 0.05,
+        # 1 batch in 0.2 s of work: 5 a second are needed
+        "loader_batches_per_second": 5.0,
+        "memory_limit_bytes": 1024,
+    },
+    "memory": {"deciding_phase": "steps", "eval_grows": False},
+    "time": {"settled": True, "recompilations": [], "compile_limits": []},
+    "steps": [0.2, 0.25, 0.3],
+    "device": "two cores",
+}
+
+
+def test_numbers_and_their_doubts(make_run: Callable[..., Run], workers: Any, said: Callable[[Run], list[str]]) -> None:
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result=RESULT)
+    run = make_run("measure")
+    found = measure.run(run)
+    warnings = [
+        "the step time is unsteady: its spread is 50.0 %, over the limit of 10.0 %",
+        "only 3 steps were counted",
+    ]
+    assert found.status == "ok"
+    assert found.metrics.values == RESULT["metrics"]
+    assert found.metrics.origins["memory_limit_bytes"] == "given"
+    assert found.details["warnings"] == warnings
+    assert found.details["device"] == {"name": "two cores", "visible": 2}
+    assert found.details["threads"]["num_threads"] == 2
+    assert said(run)[1:] == [f"  note: {warning}" for warning in warnings]
+    assert workers.calls == [("measure", 1, False)]
+
+
+def test_a_run_that_does_not_fit(make_run: Callable[..., Run], workers: Any) -> None:
+    workers.outcomes["measure"] = Outcome(
+        "does_not_fit", 1.0, failure=Failure("out of memory in a step"), out_of_memory={"requested_bytes": 2048}
+    )
+    found = measure.run(make_run("measure"))
+    assert (found.status, found.metrics.values["requested_bytes"]) == ("does_not_fit", 2048)
