@@ -32,7 +32,6 @@ CHAPTERS: tuple[Chapter, ...] = (
         "estimate",
         "Will it fit, and how fast, on hardware I do not have yet?",
         "predicted peak memory and step time for a grid of micro-batch and seq-len on any named accelerator",
-        built=False,
     ),
     Chapter(
         "prove",

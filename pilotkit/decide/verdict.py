@@ -164,7 +164,7 @@ def _not_built(
 
     def lacks(stage: str) -> bool:
         record = records.get(stage)
-        return record is None or record.status != "ok"
+        return record is None or record.status not in ("ok", "does_not_fit")
 
     def missing_of(stage: str, text: str) -> Missing:
         if stage in built:

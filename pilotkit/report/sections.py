@@ -13,6 +13,7 @@ from pilotkit.chapters import Chapter
 from pilotkit.records.record import Record
 from pilotkit.report import plots
 from pilotkit.report.decision import arrange_plan
+from pilotkit.report.estimates import arrange_estimate
 from pilotkit.report.memory import arrange_memory
 from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
@@ -115,6 +116,7 @@ def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
 
 _ARRANGERS: dict[str, Callable[[Section, Record, Path], set[str]]] = {
     "lock": _lock,
+    "estimate": arrange_estimate,
     "prove": _prove,
     "measure": _measure,
     "numerics": arrange_numerics,

@@ -13,6 +13,8 @@ from pilotkit.stages.execute import READERS, Order, announce, execute, open_reco
 from pilotkit.stages.run import StageResult
 from pilotkit.stages.show import show
 
+# An estimate keeps nothing from being tried: what can be run here knows better.
+NOT_BLOCKING = ("estimate",)
 BLOCKING = ("failed", "mismatch", "does_not_fit", "refused", "timed_out")
 
 
@@ -44,7 +46,7 @@ def run_all(order: Order) -> Record:
             show(record, order.console)
             announce(record, order.console, with_reason=True)
             records[chapter.stage] = record
-            blocked = blocked or record.status in BLOCKING
+            blocked = blocked or (record.status in BLOCKING and chapter.stage not in NOT_BLOCKING)
         return _result(records)
 
     record = opened.close_with(work)

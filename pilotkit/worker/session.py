@@ -70,18 +70,21 @@ class Session:
 
 
 @contextmanager
-def open_session(run_dir: RunDir, *, phase: str) -> Iterator[Session]:
-    """Open the device, join the process group when torchrun started us, and set the CPU's memory limit."""
+def open_session(run_dir: RunDir, *, phase: str, on_device: bool = True) -> Iterator[Session]:
+    """Open the device, join the process group when torchrun started us, and set the CPU's memory limit.
+
+    Without `on_device` the session is one of this processor, unlimited, whatever the hardware option names.
+    """
     config = load_file(run_dir.config)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = open_device(cast(DeviceType, config.hardware.device_type), local_rank=local_rank)
+    device = open_device(cast(DeviceType, config.hardware.device_type if on_device else "cpu"), local_rank=local_rank)
     grouped = "TORCHELASTIC_RUN_ID" in os.environ
     if grouped:
         device_id = None if device.torch_device.type == "cpu" else device.torch_device
         dist.init_process_group(device.backend, timeout=COLLECTIVE_TIMEOUT, device_id=device_id)
     try:
-        if device.torch_device.type == "cpu":
+        if device.torch_device.type == "cpu" and on_device:
             _limit_memory(config)
         yield Session(
             config=config,

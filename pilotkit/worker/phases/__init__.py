@@ -16,6 +16,7 @@ Phase = Callable[..., dict[str, Any]]
 
 # name -> (module in this room, function, keyword arguments)
 PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "estimate": ("estimate", "estimate", {}),
     "prove": ("prove", "train_and_save", {}),
     "prove_restore": ("prove", "restore_and_evaluate", {}),
     "measure": ("measure", "measure", {}),
@@ -37,13 +38,15 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qualify": ("qualify", "qualify", {}),
     "qualify_ranks": ("qualify", "qualify_ranks", {}),
 }
+# They calculate: whatever the hardware option names, they need none of it.
+WITHOUT_DEVICE = frozenset({"estimate"})
 
 
 def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
     """Run one phase on this rank; rank 0 leaves the result. `name@4` is the phase `name`, in a folder of its own."""
     module_name, function_name, arguments = PHASES[phase.partition("@")[0]]
     function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
-    with open_session(run_dir, phase=phase) as session:
+    with open_session(run_dir, phase=phase, on_device=phase not in WITHOUT_DEVICE) as session:
         result = function(session, **arguments)
     if rank == 0:
         _check_finite(result)

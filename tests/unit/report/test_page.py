@@ -133,9 +133,8 @@ def test_chapters_in_order_with_what_was_not_run(sample: dict[str, Any], tmp_pat
     restore = page.split('<section id="restore"')[1].split("</section>")[0]
     assert "not run" in restore
     assert "pilotkit stage=restore &#39;name=tiny on cpu&#39;" in restore
-    think = page.split('<section id="think"')[1].split("</section>")[0]
-    assert "not built in this version" in think
-    assert "pilotkit stage=" not in think
+    stack = page.split('<section id="qualify"')[1].split("</section>")[0]
+    assert "pilotkit stage=qualify &#39;name=tiny on cpu&#39;" in stack
 
 
 def test_missing_evidence_and_its_commands(sample: dict[str, Any], tmp_path: Path) -> None:

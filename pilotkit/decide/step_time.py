@@ -1,0 +1,93 @@
+"""Step time from what a step computes, moves and sends: a roofline by class of operator. Pure arithmetic.
+
+Called by stage `estimate` with the worker's sums. Uncalibrated: the efficiencies are starting values, and the band says
+so. Compute and communication overlap somewhere between fully (the lower edge) and not at all (the upper edge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Bytes that a ring moves over the slowest link for one byte of the gathered or reduced tensor, times (n - 1) / n.
+RING_FACTORS = {"allreduce": 2.0}
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Share of the peak that a class of operators reaches, 0 to 1."""
+
+    matmul: float
+    attention: float
+    elementwise: float
+    """Of memory bandwidth."""
+    link: float
+    """Of the bandwidth between devices."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one optimizer step of one rank."""
+
+    parts: dict[str, float]
+    """Seconds by class: matmul, attention, elementwise, communication."""
+    num_flops: float
+
+    @property
+    def compute_seconds(self) -> float:
+        return sum(seconds for name, seconds in self.parts.items() if name != "communication")
+
+    @property
+    def low_seconds(self) -> float:
+        """Communication hidden as far as compute reaches."""
+        return max(self.compute_seconds, self.parts["communication"])
+
+    @property
+    def high_seconds(self) -> float:
+        """Nothing hidden."""
+        return self.compute_seconds + self.parts["communication"]
+
+    @property
+    def step_seconds(self) -> float:
+        """The middle of the band."""
+        return (self.low_seconds + self.high_seconds) / 2
+
+
+def estimate_step_time(
+    work: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    peak_flops: float,
+    memory_bandwidth: float,
+    link_bandwidth: float,
+    gradient_bytes: float,
+    dp_replicate: int,
+    efficiency: Efficiency,
+) -> StepTime:
+    """`work` is `estimate.predict.work_of`; peaks are FLOP/s of the precision, bandwidths bytes per second.
+
+    `gradient_bytes` are all-reduced over `dp_replicate` ranks where the trace has no such collective (DDP). A kernel of
+    the matmul and attention classes is taken to be bound by arithmetic, every other one by memory.
+    """
+    parts = {"matmul": 0.0, "attention": 0.0, "elementwise": 0.0}
+    num_flops = 0.0
+    for line in work["kernels"]:
+        kind = line["kind"]
+        if kind == "elementwise":
+            parts[kind] += line["num_bytes"] / (memory_bandwidth * efficiency.elementwise)
+        else:
+            share = efficiency.matmul if kind == "matmul" else efficiency.attention
+            parts[kind] += line["num_flops"] / (peak_flops * share)
+            num_flops += line["num_flops"]
+    sent = [(line["name"], line["num_bytes"], line["num_ranks"]) for line in work["collectives"]]
+    if gradient_bytes:
+        sent.append(("allreduce", gradient_bytes, dp_replicate))
+    rate = link_bandwidth * efficiency.link
+    parts["communication"] = sum(
+        _factor(name) * num_bytes * (num_ranks - 1) / num_ranks / rate for name, num_bytes, num_ranks in sent
+    )
+    return StepTime(parts, num_flops)
+
+
+def _factor(name: str) -> float:
+    return next((factor for word, factor in RING_FACTORS.items() if word in name), 1.0)

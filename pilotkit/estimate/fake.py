@@ -1,0 +1,76 @@
+"""Modules and process groups without memory: what `trace` builds on. Nothing here allocates, sends or reads a weight.
+
+Fake tensors carry shapes and dtypes on the device `cpu`; the `fake` process group answers every collective at once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+
+@contextmanager
+def fake_group(world_size: int) -> Iterator[None]:
+    """A process group of `world_size` ranks in which this process is rank 0. None for one rank without sharding."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch warns about what only matters for real tensors, data pointers of fake ones for example."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode that stays one when modules are copied: a copied tensor takes its mode along, and two do not mix."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.__deepcopy__ = lambda _memo: mode  # type: ignore[attr-defined]  # `copy` asks the object for it
+    return mode
+
+
+def build_fake(build_model: Callable[[], nn.Module], mode: FakeTensorMode, *, dtype: torch.dtype) -> nn.Module:
+    """The model with fake parameters and buffers, floating ones in `dtype`, as `PrecisionPolicy.cast` would store them.
+
+    What the factory made outside the mode (a tensor that was made at import, say) becomes fake too.
+    """
+    with mode:
+        model = build_model()
+        _replace_tensors(model, mode, dtype=dtype)
+    return model
+
+
+def _replace_tensors(model: nn.Module, mode: FakeTensorMode, *, dtype: torch.dtype) -> None:
+    """In place, one by one: `Module.to` swaps tensors, which fake ones refuse. A tied parameter stays one."""
+    replaced: dict[int, torch.Tensor] = {}
+
+    def replacement(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in replaced:
+            fake: torch.Tensor = tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor.detach())
+            if fake.is_floating_point() and fake.dtype != dtype:
+                fake = fake.detach().to(dtype)
+            if isinstance(tensor, nn.Parameter) and fake is not tensor:
+                fake = nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad)
+            replaced[id(tensor)] = fake
+        return replaced[id(tensor)]
+
+    originals = []  # held, so that no identity is given to another tensor meanwhile
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    originals.append(tensor)
+                    held[name] = replacement(tensor)  # type: ignore[assignment]  # two dicts, one loop

@@ -1,0 +1,188 @@
+"""One estimate from a workload and a shape: peak memory by kind and moment, reserved memory, the operators of a step.
+
+Called by the worker's phase and by notebooks (`from pilotkit.estimate.predict import Estimator`). Returns plain data;
+knows no hardware option, so it says nothing of fits. A deep model is traced at three and at four of its repeated units;
+only when the expansion of the first has the second's peaks is any other depth taken from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from pilotkit.estimate.allocator import Replayed, replay
+from pilotkit.estimate.depth import UNITS, NotRepeating, expand, growth_outside, rebuild
+from pilotkit.estimate.events import Trace
+from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
+from pilotkit.estimate.trace import FakeModel, trace_fake
+from pilotkit.estimate.workload import Workload
+
+NOT_TRACED = (
+    "context, library workspaces and communication buffers are not traced: they stand as overhead",
+    "scratch memory inside one kernel is not traced",
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Memory of one rank, bytes, and the trace it comes from."""
+
+    trace: Trace
+    num_params: int
+    peaks: dict[str, Peak]
+    static: dict[str, int]
+    native: Replayed
+    expandable: Replayed
+    notes: tuple[str, ...]
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The highest of both steps and the evaluation: what has to fit."""
+        return max(peak.num_bytes for peak in self.peaks.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the record: `metrics`, and `details` that the page draws."""
+        metrics = {
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "native_reserved_bytes": self.native.peak_reserved_bytes,
+            "expandable_reserved_bytes": self.expandable.peak_reserved_bytes,
+            "first_step_peak_bytes": self.peaks["first step"].num_bytes,
+            "steady_step_peak_bytes": self.peaks["steady step"].num_bytes,
+            # A save copies nothing on the device: what stays between steps is there.
+            "checkpoint_peak_bytes": sum(self.static.values()),
+            **{f"{kind}_bytes": num_bytes for kind, num_bytes in self.static.items()},
+            "num_params": self.num_params,
+        }
+        if "evaluation" in self.peaks:
+            metrics["evaluation_peak_bytes"] = self.peaks["evaluation"].num_bytes
+        details = {
+            "peaks": [
+                {"step": name, "peak_bytes": peak.num_bytes, "where": peak.words, "kinds": peak.kinds}
+                for name, peak in self.peaks.items()
+            ],
+            "peak_by_moment": largest_by_moment(self.trace, ("forward", "backward", "optimizer")),
+            "memory_profile": profile(self.trace),
+            "attention": self.trace.attention,
+            "notes": list(self.notes),
+        }
+        return {"metrics": metrics, "details": details, "work": work_of(self.trace)}
+
+
+class Estimator:
+    """Builds the fake model once; every shape asked of it costs one or two short traces.
+
+    Raises EstimateError for a model that cannot be traced, here and in `predict`.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.source = FakeModel(workload)
+        self._num_units = self.source.num_blocks // self.source.period if self.source.period else 0
+        self.is_expanded = self._num_units > UNITS + 1
+        """Whether deeper traces follow from short ones; false for a shallow model, and once they did not."""
+        self._growths: dict[int, list[int]] = {}
+        """Bytes that each event of three units grows by with a further unit, by the number of events."""
+
+    def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
+        """Memory and operators of one shape."""
+        trace = self.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
+        return Prediction(
+            trace,
+            self.source.num_params,
+            peaks(trace),
+            static_bytes(trace),
+            replay(requests(trace), expandable=False),
+            replay(requests(trace), expandable=True),
+            tuple(_notes(self.workload, trace)),
+        )
+
+    def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
+        """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
+        if self.is_expanded:
+            expanded = self._expanded(micro_batch_size=micro_batch_size, seq_len=seq_len)
+            if expanded is not None:
+                return expanded
+            self.is_expanded = False
+        return trace_fake(self.source, micro_batch_size=micro_batch_size, seq_len=seq_len, counts_operators=True)
+
+    def _expanded(self, *, micro_batch_size: int, seq_len: int) -> Trace | None:
+        three = self._short(UNITS, micro_batch_size=micro_batch_size, seq_len=seq_len)
+        try:
+            # The growth of what is outside of the blocks is the same at every shape with the same events.
+            if len(three.events) not in self._growths:
+                four = self._short(UNITS + 1, micro_batch_size=micro_batch_size, seq_len=seq_len)
+                growth = growth_outside(three, four)
+                proof = self._at(three, growth, num_units=UNITS + 1)
+                if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
+                    return None
+                self._growths[len(three.events)] = growth
+            return self._at(three, self._growths[len(three.events)], num_units=self._num_units)
+        except NotRepeating:
+            return None
+
+    def _short(self, num_units: int, *, micro_batch_size: int, seq_len: int) -> Trace:
+        return trace_fake(
+            self.source,
+            micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
+            num_blocks=num_units * self.source.period,
+            counts_operators=num_units == UNITS,
+        )
+
+    def _at(self, three: Trace, growth: list[int], *, num_units: int) -> Trace:
+        events = [
+            dataclasses.replace(event, num_bytes=event.num_bytes + more * (num_units - UNITS)) if more else event
+            for event, more in zip(three.events, growth, strict=True)
+        ]
+        resized = dataclasses.replace(three, events=events)
+        period = self.source.period
+        return rebuild(resized, expand(resized, num_units=num_units, period=period), num_units=num_units, period=period)
+
+
+def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:
+    """One shape of one workload. Raises EstimateError for a model that cannot be traced."""
+    return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
+
+
+def work_of(trace: Trace) -> dict[str, list[dict[str, Any]]]:
+    """What one steady step computes, moves and sends, summed by kind: `decide.step_time` makes time of it."""
+    kernels: dict[tuple[str, str], dict[str, Any]] = {}
+    for operator in trace.operators:
+        line = kernels.setdefault(
+            (operator.kind, operator.dtype),
+            {"kind": operator.kind, "dtype": operator.dtype, "num_flops": 0.0, "num_bytes": 0, "num_kernels": 0},
+        )
+        line["num_flops"] += operator.num_flops
+        line["num_bytes"] += operator.num_bytes
+        line["num_kernels"] += 1
+    sent: dict[tuple[str, int], dict[str, Any]] = {}
+    for collective in trace.collectives:
+        line = sent.setdefault(
+            (collective.name, collective.num_ranks),
+            {"name": collective.name, "num_ranks": collective.num_ranks, "num_bytes": 0, "num_calls": 0},
+        )
+        line["num_bytes"] += collective.num_bytes
+        line["num_calls"] += 1
+    return {"kernels": list(kernels.values()), "collectives": list(sent.values())}
+
+
+def requests(trace: Trace) -> list[tuple[int, int, int]]:
+    """What the allocator is asked in the order of the trace, first for what was there before."""
+    before = [(number, num_bytes, 0) for number, (_, num_bytes) in trace.initial.items()]
+    return before + [(event.tensor, event.num_bytes, event.stream) for event in trace.events]
+
+
+def _peak_bytes(trace: Trace) -> list[int]:
+    return [peak.num_bytes for peak in peaks(trace).values()]
+
+
+def _notes(workload: Workload, trace: Trace) -> list[str]:
+    notes = list(NOT_TRACED)
+    if workload.strategy == "ddp":
+        notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
+    if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
+        notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
+    if trace.attention:
+        notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
+    return notes
