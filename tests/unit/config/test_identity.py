@@ -82,6 +82,7 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
             "prices",
             "report",
             "phase_timeout_seconds",
+            "estimate",
             "qualify",
             "replay",
         ),

@@ -70,7 +70,7 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             (
                 "stage",
                 "prov",
-                "one of all, lock, prove, measure, numerics, pilot, restore, qualify, budget, plan, report, "
+                "one of all, lock, estimate, prove, measure, numerics, pilot, restore, qualify, budget, plan, report, "
                 "sweep_status, sweep_collect, checkpoint_verify, replay",
                 "for example stage=all",
             ),
