@@ -37,7 +37,7 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     assert result.returncode == 0, result.stderr
     record = _newest(tmp_path, "measure")
     assert record["lock_digest"] == _newest(tmp_path, "lock")["lock_digest"]
-    assert record["measurenance"]["gate"] == {
+    assert record["provenance"]["gate"] == {
         "against": "lock.pilotkit.yaml", "drift": [], "voids": {}, "allowed": [], "not_compared": [],
     }  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     assert "git.state: clean -> dirty" in result.stderr
     refused = _newest(tmp_path, "measure")
     assert (refused["status"], refused["phases"]) == ("refused", [])
-    assert [item["field"] for item in refused["measurenance"]["gate"]["drift"]] == [
+    assert [item["field"] for item in refused["provenance"]["gate"]["drift"]] == [
         "model.revision", "git.state", "git.diff_digest",
     ]  # fmt: skip
     assert refused["lock_digest"] != record["lock_digest"]
@@ -64,7 +64,7 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     assert result.returncode == 0, result.stderr
     allowed = _newest(tmp_path, "measure")
     assert allowed["lock_digest"] == record["lock_digest"]
-    assert {item["reason"] for item in allowed["measurenance"]["gate"]["allowed"]} == {"a comment only"}
+    assert {item["reason"] for item in allowed["provenance"]["gate"]["allowed"]} == {"a comment only"}
 
 
 def test_a_drift_goes_on_in_mode_write_and_is_void(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
