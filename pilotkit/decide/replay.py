@@ -7,6 +7,7 @@ Called by stage `replay`. Three words: `same` is bit for bit; `within noise` dif
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ def compare_results(before: Mapping[str, Any], after: Mapping[str, Any], *, tole
     parts: dict[str, list[tuple[str, str]]] = {}
     left, right = dict(_leaves(before)), dict(_leaves(after))
     for path in dict.fromkeys([*left, *right]):
-        component = _component(path)
+        component = _component(path, left.get(path, right.get(path)))
         if component is not None:
             parts.setdefault(component, []).append(
                 (path, _judge(component, path, left.get(path), right.get(path), tolerance))
@@ -64,11 +65,18 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _component(path: str) -> str | None:
-    """Which component a leaf belongs to; None for what no comparison rests on (clock times, names, texts)."""
+def _component(path: str, value: Any) -> str | None:
+    """Which component a leaf belongs to; None for what no comparison rests on (clock times, names, texts).
+
+    A digest belongs to what is named ahead of its rank (`end/parameters/rank 0/embed.weight`), else to its parent.
+    """
     words = path.split("/")
     if words[0] == "fingerprints":
         return words[1].replace("_", " ")
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+        ranks = [index for index, word in enumerate(words) if re.fullmatch(r"rank \d+", word)]
+        named = words[: ranks[0]] if ranks else words[:-1]
+        return next((word for word in reversed(named) if not word.isdigit()), "digests").replace("_", " ")
     name = next((word for word in reversed(words) if not word.isdigit()), "")
     if name == "loss" or name.endswith(("_loss", "losses")):
         return "losses"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pilotkit
+from pilotkit.chapters import TOOLS
 from pilotkit.config.batch import batch_arithmetic
 from pilotkit.config.identity import identity_of
 from pilotkit.config.schema import PilotConfig
@@ -37,7 +38,7 @@ from pilotkit.records.record import Record
 from pilotkit.stages.console import Console
 
 # These start no workers of their own: they sum up, look at files, or run other stages, which pass the gate themselves.
-UNGATED = ("all", "lock", "report", "replay", "sweep_status", "sweep_collect", "checkpoint_verify")
+UNGATED = ("all", "lock", "report", *(stage for stage, _ in TOOLS))
 
 
 @dataclass(frozen=True)

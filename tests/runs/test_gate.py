@@ -33,9 +33,9 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     _commit(tmp_path)  # the lock's own commit is no drift
     assert pilotkit_cli("stage=lock", *mine, *LOCK).returncode == 0
     assert _newest(tmp_path, "lock")["lock_digest"] == before
-    result = pilotkit_cli("stage=prove", *mine, *CHECK)
+    result = pilotkit_cli("stage=measure", *mine, *CHECK)
     assert result.returncode == 0, result.stderr
-    record = _newest(tmp_path, "prove")
+    record = _newest(tmp_path, "measure")
     assert record["lock_digest"] == _newest(tmp_path, "lock")["lock_digest"]
     assert record["provenance"]["gate"] == {
         "against": "lock.pilotkit.yaml", "drift": [], "voids": {}, "allowed": [], "not_compared": [],
@@ -43,26 +43,26 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
 
     with open(tmp_path / "mine.py", "a", encoding="utf-8") as stream:
         stream.write("# changed\n")
-    result = pilotkit_cli("stage=prove", *mine, *CHECK)
+    result = pilotkit_cli("stage=measure", *mine, *CHECK)
     assert result.returncode == 1
-    assert "prove refused: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
+    assert "measure refused: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
     assert "git.state: clean -> dirty" in result.stderr
-    refused = _newest(tmp_path, "prove")
+    refused = _newest(tmp_path, "measure")
     assert (refused["status"], refused["phases"]) == ("refused", [])
     assert [item["field"] for item in refused["provenance"]["gate"]["drift"]] == [
         "model.revision", "git.state", "git.diff_digest",
     ]  # fmt: skip
     assert refused["lock_digest"] != record["lock_digest"]
 
-    result = pilotkit_cli("-m", "stage=measure", "train.seq_len=16,32", *mine[:-1], *CHECK)
+    result = pilotkit_cli("-m", "stage=prove", "train.seq_len=16,32", *mine[:-1], *CHECK)
     assert result.returncode == 1
     assert "nothing was submitted: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
-    assert not list(tmp_path.glob("outputs/*/measure"))
+    assert not list(tmp_path.glob("outputs/*/prove"))
 
     allow = 'lock.allow=["model.revision: a comment only", "git.*: a comment only"]'
-    result = pilotkit_cli("stage=prove", *mine, *CHECK, allow)
+    result = pilotkit_cli("stage=measure", *mine, *CHECK, allow)
     assert result.returncode == 0, result.stderr
-    allowed = _newest(tmp_path, "prove")
+    allowed = _newest(tmp_path, "measure")
     assert allowed["lock_digest"] == record["lock_digest"]
     assert {item["reason"] for item in allowed["provenance"]["gate"]["allowed"]} == {"a comment only"}
 
@@ -70,15 +70,15 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
 def test_a_drift_goes_on_in_mode_write_and_is_void(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
     assert pilotkit_cli("stage=lock", *mine).returncode == 0
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "# changed\n")
-    result = pilotkit_cli("stage=prove", *mine)
+    result = pilotkit_cli("stage=measure", *mine)
     assert result.returncode == 0, result.stderr
     assert "drifted from lock" in result.stdout
     assert "voids numerics, memory, speed, restore: model.revision: " in result.stdout
     assert pilotkit_cli("stage=plan", *mine).returncode == 0
     missing = [item["what"] for item in _newest(tmp_path, "plan")["details"]["verdict"]["missing"]]
-    lock, prove = (_newest(tmp_path, stage)["run_id"] for stage in ("lock", "prove"))
+    lock, measure = (_newest(tmp_path, stage)["run_id"] for stage in ("lock", "measure"))
     assert missing[0].startswith(f"lock: 1 field drifted from lock {lock}: model.revision: ")
-    assert f"prove: drifted since {prove}, the newest lock is {lock} (model.revision)" in missing
+    assert f"measure: drifted since {measure}, the newest lock is {lock} (model.revision)" in missing
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_drift_goes_on_in_mode_write_and_is_void(pilotkit_cli: Any, tmp_path: 
 def test_what_cannot_be_checked_is_said(
     pilotkit_cli: Any, mine: tuple[str, ...], overrides: tuple[str, ...], code: int, words: str
 ) -> None:
-    result = pilotkit_cli("stage=prove", *mine, *overrides)
+    result = pilotkit_cli("stage=measure", *mine, *overrides)
     assert result.returncode == code, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr

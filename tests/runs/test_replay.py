@@ -39,15 +39,15 @@ def test_a_run_again_is_equal_to_the_bit(pilotkit_cli: Any, tmp_path: Path, mine
 
 def test_what_changed_meanwhile_is_named(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
     assert pilotkit_cli("stage=lock", *mine).returncode == 0
-    assert pilotkit_cli("stage=prove", *mine).returncode == 0
-    folder, _ = _newest(tmp_path, "prove")
+    assert pilotkit_cli("stage=measure", *mine).returncode == 0
+    folder, _ = _newest(tmp_path, "measure")
     text = (tmp_path / "mine.py").read_text(encoding="utf-8")
     (tmp_path / "mine.py").write_text(text.replace("Linear(width, 256)", "Linear(width, 256, bias=False)"))
     result = pilotkit_cli(*BITWISE, f"replay.run={folder.relative_to(tmp_path)}")
     assert result.returncode == 1
     assert "replay mismatch: lock is different: model.revision: " in result.stderr
     rows = {row["component"]: row["verdict"] for row in _newest(tmp_path, "replay")[1]["details"]["comparison"]}
-    assert (rows["prove: losses"], rows["prove: counts"]) == ("different", "different")
+    assert (rows["measure: losses"], rows["measure: counts"]) == ("different", "different")
 
 
 def test_what_is_no_run_is_said(pilotkit_cli: Any, tmp_path: Path) -> None:

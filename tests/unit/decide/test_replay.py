@@ -69,6 +69,14 @@ def test_what_no_comparison_rests_on(path: str, value: Any) -> None:
     assert overall(compare_results(RESULT, changed(path, value), tolerance=TOLERANCE)) == "same"
 
 
+def test_a_digest_belongs_to_what_is_named_ahead_of_its_rank() -> None:
+    one, other = ({"end": {"random_states": {"rank 1": {"torch": digit * 64}}}} for digit in "ab")
+    (row,) = compare_results(one, other, tolerance=TOLERANCE)
+    assert (row.component, row.verdict) == ("random states", "different")
+    (row,) = compare_results({"batch": {"ids": "a" * 64}}, {"batch": {"ids": "b" * 64}}, tolerance=TOLERANCE)
+    assert (row.component, row.verdict) == ("batch", "different")
+
+
 def test_the_note_shows_both_values_and_where() -> None:
     (row,) = [
         r for r in compare_results(RESULT, changed("steps/0/loss", 2.6), tolerance=TOLERANCE) if r.component == "losses"
