@@ -182,6 +182,7 @@ def _run(
     from pilotkit.stages.all import run_all
     from pilotkit.stages.console import Console
     from pilotkit.stages.execute import Order, announce, execute
+    from pilotkit.stages.show import show
 
     def note_run_dir(run_dir: RunDir) -> None:
         if point is not None and folder is not None:
@@ -195,6 +196,8 @@ def _run(
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)
+    if point is None:
+        show(record, console)
     announce(record, console, with_reason=point is not None)
     console.line(f"  record: {Path(config.output_dir) / config.name / config.stage / record.run_id}")
     return record

@@ -20,7 +20,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pilotkit.config.overrides import check_overrides
+from pilotkit.config.overrides import check_overrides, with_plus
 from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
 from pilotkit.errors import EXIT_OK, ConfigError, PilotkitError, Problem
 
@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     _check(parsed)
     os.environ["HYDRA_FULL_ERROR"] = "1"
     flags = [argument for argument in arguments if argument not in parsed.overrides]
-    sys.argv[1:] = [*flags, *parsed.overrides]
+    sys.argv[1:] = [*flags, *with_plus(parsed.overrides)]
     if parsed.multirun:
         from pilotkit.launch.hydra_launchers import use_our_launchers
 
@@ -101,7 +101,7 @@ def _problems_of_the_rest(overrides: Sequence[str], *, touched: Sequence[str]) -
 
     try:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            load(hydra.compose(CONFIG_NAME, overrides=list(overrides)), launch_dir=Path.cwd())
+            load(hydra.compose(CONFIG_NAME, overrides=with_plus(overrides)), launch_dir=Path.cwd())
     except ConfigError as error:
         return [problem for problem in error.problems if not _rests_on(problem, touched)]
     except (HydraException, OmegaConfBaseException):

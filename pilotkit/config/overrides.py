@@ -38,6 +38,29 @@ class Key:
     name: str
     metadata: Any = None
     free: bool = False
+    is_mapping: bool = False
+
+
+def with_plus(overrides: Sequence[str]) -> list[str]:
+    """The overrides as Hydra wants them: a key of the user's own below a mapping needs its plus signs.
+
+    `model.kwargs.width=64` means the same whether the option already has a `width` or not; nobody should have to know.
+    """
+    parser = OverridesParser.create()
+    mappings = {key.name for key in schema_keys() if key.is_mapping}
+    spelt = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException:
+            spelt.append(text)
+            continue
+        parts = override.key_or_group.split(".")
+        below = any(".".join(parts[:size]) in mappings for size in range(1, len(parts)))
+        whole = override.key_or_group in mappings and not override.is_sweep_override()
+        plain = not (override.is_add() or override.is_force_add() or override.is_delete())
+        spelt.append(f"++{text}" if plain and (below or whole) else text)
+    return spelt
 
 
 def check_overrides(
@@ -81,7 +104,8 @@ def schema_keys(section: Any = PilotConfig, prefix: str = "") -> Iterator[Key]:
             yield Key(name)
             yield from schema_keys(hint, f"{name}.")
         else:
-            yield Key(name, field.metadata, free=typing.get_origin(hint) in (dict, list))
+            kind = typing.get_origin(hint)
+            yield Key(name, field.metadata, free=kind in (dict, list), is_mapping=kind is dict)
 
 
 def _needs_multirun(override: Override) -> Problem:
@@ -99,7 +123,7 @@ def _check_one(override: Override, *, groups: dict[str, list[str]], keys: dict[s
     if name in groups:
         return _check_group(override, name=name, options=groups[name])
     free = _free_parent(name, keys)
-    if override.is_add() and free is None:
+    if override.is_add() and free is None and not (name in keys and keys[name].is_mapping):
         return [_needless_plus(override, name, keys, groups)]
     key = keys.get(name)
     if key is None and free is None:

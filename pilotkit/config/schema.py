@@ -199,15 +199,15 @@ class SchedulerConfig:
 class TrainConfig:
     """The intended long run. Stages measure exactly these shapes; there is no second, smaller set."""
 
-    micro_batch_size: int = option(ge=1)
+    micro_batch_size: int = option(ge=1, le=2**24)
     """Sequences (rows) per rank in one forward pass."""
-    seq_len: int = option(ge=1)
+    seq_len: int = option(ge=1, le=2**30)
     """Tokens in a row."""
     global_batch_size: Optional[int] = option(None, ge=1)
     """Rows per optimizer step over all ranks. Null: derived with `grad_accum_steps`."""
     grad_accum_steps: Optional[int] = option(None, ge=1)
     """Forward passes per optimizer step on each rank. Null: derived from `global_batch_size`, else 1."""
-    total_tokens: int = option(ge=1)
+    total_tokens: int = option(ge=1, le=10**18)
     """Tokens of the whole intended run."""
     eval_every_steps: int = option(ge=1)
     """Optimizer steps between evaluations."""
@@ -609,6 +609,8 @@ class PilotConfig:
     """Name of the study: records are searched within one name."""
     output_dir: str = "outputs"
     """Where run directories go; relative to where pilotkit was started."""
+    phase_timeout_seconds: float = option(86400.0, gt=0)
+    """End a worker phase that runs longer than this, seconds; `pilot.timeout_seconds` is the pilot's own."""
     image: Optional[str] = None
     """Container image this runs in, best as `name@sha256:...`."""
 

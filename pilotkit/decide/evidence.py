@@ -14,6 +14,8 @@ from pilotkit.records.record import Record
 from pilotkit.units import format_bytes, format_count, format_seconds
 
 Weight = Literal["for", "against", "missing"]
+# Caches and steadier clocks make a few percent; more than that is a disturbed measurement of one of the two.
+BELIEVABLE_EFFICIENCY = 1.15
 FAULTS = ("failed", "mismatch", "does_not_fit")
 
 
@@ -123,6 +125,8 @@ def _prove(record: Record) -> Finding:
 def _measure(record: Record) -> Finding:
     metrics = record.metrics
     facts = []
+    if metrics.get("step_seconds", 0.0) <= 0:
+        return Finding("missing", f"no step time is in the record (measure {record.run_id})")
     if "step_seconds" in metrics:
         spread = f", spread {_percent(metrics['step_spread'], digits=1)}" if "step_spread" in metrics else ""
         facts.append(f"takes {format_seconds(metrics['step_seconds'])} (measured{spread})")
@@ -175,6 +179,10 @@ def _pilot(record: Record, *, strategy: str | None) -> Finding:
     facts = ""
     if f"{shown}_tokens_per_second" in metrics:
         facts = f" at {format_count(metrics[f'{shown}_tokens_per_second'])} tokens/s (measured)"
+    efficiency = metrics.get(f"{shown}_scaling_efficiency", 0.0)
+    if efficiency > BELIEVABLE_EFFICIENCY:
+        text = f"{shown} on {devices} devices makes {_percent(efficiency)} of {devices} times one device"
+        return Finding("missing", f"{text}, which cannot be: one of the two was disturbed; measure again {where}")
     if f"{shown}_scaling_efficiency" in metrics:
         facts += f", {_percent(metrics[f'{shown}_scaling_efficiency'])} of {devices} times one device"
     text = f"{shown or 'Training'} runs on {devices} devices{facts} {where}."

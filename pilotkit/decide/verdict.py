@@ -22,6 +22,8 @@ EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "qualify
 STRONGEST_FIRST = ("reservation", "budget", "pilot", "measure", "numerics", "restore", "qualify", "prove", "lock")
 """What a reader who pays asks for first."""
 NOT_BUILT = "not built in this version"
+AGREEMENT = 1.25
+"""Two measurements of one step may differ by this factor before it is told."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,26 @@ def decide_verdict(
         built=built,
         overrides=overrides,
     )
+    if "pilot" in found and "measure" in found:
+        notes = (*found["pilot"].notes, *_disagreement(records["measure"], records["pilot"]))
+        found["pilot"] = dataclasses.replace(found["pilot"], notes=notes)
     if "budget" in found:
         found["reservation"] = _reservations(reservations, chosen=chosen_reservation, run_id=evidence["budget"])
         if found["reservation"].weight == "missing":
             command = stage_command("plan", overrides=[*overrides, "plan.reservations=[7d]"])
             missing.append(Missing(found.pop("reservation").text, command))
     return _conclude(found, missing=missing, evidence=evidence)
+
+
+def _disagreement(measure: Record, pilot: Record) -> tuple[str, ...]:
+    """The same step on one device, measured twice: a reader has to know when the two do not agree."""
+    one, other = measure.metrics.get("step_seconds"), pilot.metrics.get("single_step_seconds")
+    if not one or not other or max(one, other) / min(one, other) <= AGREEMENT:
+        return ()
+    return (
+        f"One device takes {format_seconds(one)} a step in measure and {format_seconds(other)} in pilot: the machine "
+        f"was not equally free; measure again on a quiet one ({measure.run_id}, {pilot.run_id}).",
+    )
 
 
 def _absence(record: Record | None, *, lock: Record | None) -> str | None:

@@ -144,3 +144,5 @@ def _check_kinds(record: Record) -> None:
     for name, value in record.metrics.items():
         if not isinstance(value, (int, float)):
             raise TypeError(f"metric {name} is a {type(value).__name__}")
+        if not math.isfinite(value):
+            raise TypeError(f"metric {name} is {value}")

@@ -11,6 +11,7 @@ from pilotkit.records.record import Failure, Metrics, Record
 from pilotkit.report.tables import stage_table
 from pilotkit.stages.execute import READERS, Order, announce, execute, open_record
 from pilotkit.stages.run import StageResult
+from pilotkit.stages.show import show
 
 # An estimate keeps nothing from being tried: what can be run here knows better.
 NOT_BLOCKING = ("estimate",)
@@ -42,6 +43,7 @@ def run_all(order: Order) -> Record:
                 provenance=order.provenance,
             )
             record = execute(chapter.stage, child)
+            show(record, order.console)
             announce(record, order.console, with_reason=True)
             records[chapter.stage] = record
             blocked = blocked or (record.status in BLOCKING and chapter.stage not in NOT_BLOCKING)

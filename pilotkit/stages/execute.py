@@ -186,10 +186,11 @@ def open_record(stage: str, order: Order) -> OpenRecord:
 
 def announce(record: Record, console: Console, *, with_reason: bool) -> None:
     """One line on how a stage ended, and one on why where nobody else will say it."""
-    words = f"{record.stage}: {record.status.replace('_', ' ')} in {format_seconds(record.wall_seconds)}"
+    joint = " in" if record.status == "ok" else ","  # "does not fit in 12 s" would speak of time
+    words = f"{record.stage}: {record.status.replace('_', ' ')}{joint} {format_seconds(record.wall_seconds)}"
     style = "green" if record.status == "ok" else "red" if record.status in ("failed", "mismatch") else "yellow"
     console.line(words, style=style)
-    if with_reason and record.problem is not None:
+    if record.problem is not None and (with_reason or record.status == "does_not_fit"):
         console.line(f"  {record.problem.summary}")
 
 

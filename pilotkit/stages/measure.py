@@ -8,6 +8,9 @@ from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
 
+# A peak that is larger by less than this is the same one.
+WORTH_TELLING = 1.01
+
 
 def run(run: Run) -> StageResult:
     """Warm up, count steps, count memory; a run that does not fit is a result like any other."""
@@ -53,7 +56,8 @@ def _loader_warnings(run: Run, found: dict[str, float]) -> list[str]:
 def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:
     """Training that fits is not a run that fits: evaluation or a save may need more than a step does."""
     warnings = []
-    if memory["deciding_phase"] != "steps":
+    decides = memory["deciding_phase"] != "steps"
+    if decides and found["largest_peak_bytes"] > WORTH_TELLING * found["peak_allocated_bytes"]:
         peak, steps = format_bytes(found["largest_peak_bytes"]), format_bytes(found["peak_allocated_bytes"])
         warnings.append(f"{memory['deciding_phase']} needs more memory than a later step: {peak}, and {steps} in steps")
     if memory["eval_grows"]:

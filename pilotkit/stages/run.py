@@ -92,7 +92,7 @@ class Run:
                 shares=max(nproc, self.config.hardware.device_count),
                 usable_cpus=cpus.count,
                 launch_dir=self.launch_dir,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=timeout_seconds or self.config.phase_timeout_seconds,
                 on_progress=on_progress,
             )
         return self._keep(phase, outcome, environment)

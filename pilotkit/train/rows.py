@@ -189,7 +189,15 @@ def read_rows(dataset: RowSource, rows: Sequence[int]) -> dict[str, Tensor]:
 
 
 def _collate(rows: list[tuple[int, Mapping[str, Tensor]]]) -> tuple[list[int], dict[str, Tensor]]:
-    return [row for row, _ in rows], default_collate([dict(tensors) for _, tensors in rows])
+    names = [row for row, _ in rows]
+    try:
+        return names, default_collate([dict(tensors) for _, tensors in rows])
+    except (RuntimeError, TypeError, KeyError) as error:
+        shapes = "; ".join(
+            f"row {row}: { {key: tuple(value.shape) for key, value in one.items()} }" for row, one in rows
+        )
+        allowed, fix = "rows of one shape, so that they make a batch", "pad or cut each row to train.seq_len"
+        raise ConfigError([Problem("data.factory", shapes, allowed, fix)]) from error
 
 
 def _die_with_the_rank(_worker: int) -> None:

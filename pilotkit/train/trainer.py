@@ -180,7 +180,7 @@ class Trainer:
         """The micro-batch's own loss, detached; gradients are those of its share in the step's mean."""
         with gradient_sync(self.model, strategy=self._strategy, is_last=is_last):
             with sections.section("forward"), self._precision.autocast(self.device, sharded=self._is_sharded):
-                loss: Tensor = self.model(**batch).loss
+                loss = _loss_of(self.model(**batch))
             with sections.section("backward"):
                 share = loss / self._grad_accum_steps
                 backward: Any = share if self.scaler is None else self.scaler.scale(share)
@@ -239,3 +239,13 @@ class Trainer:
             f"no gradient reached {names}; freeze them (requires_grad=False), or set this to true (a graph walk a step)"
         )
         raise ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])
+
+
+def _loss_of(output: Any) -> Tensor:
+    """The contract of every model. Raises ConfigError in its words, where torch would speak of a missing attribute."""
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    given = f"a model whose output is a {type(output).__name__} with loss {loss if loss is None else tuple(loss.shape)}"
+    allowed = "model(**batch).loss is a tensor with one element"
+    raise ConfigError([Problem("model.factory", given, allowed, "return an object with a scalar .loss from forward")])

@@ -15,7 +15,7 @@ from torch import nn
 from pilotkit.config.batch import largest_part
 from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
-from pilotkit.errors import PilotkitError
+from pilotkit.errors import ConfigError, PilotkitError, Problem
 from pilotkit.train import activation_checkpointing
 from pilotkit.train.blocks import find_blocks
 from pilotkit.train.factories import resolve
@@ -151,9 +151,31 @@ def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module
     config = session.config
     factory = resolve(config.model.factory, key="model.factory")
     model: nn.Module = factory(**config.model.kwargs)
+    _check_model(model, config)
     precision.cast(model)
     # `parameters()` gives a tied one once.
     return model, sum(parameter.numel() for parameter in model.parameters())
+
+
+def _check_model(model: object, config: PilotConfig) -> None:
+    """What a factory has to return, told before torch tells it in other words."""
+    allowed, fix = "a factory that returns an nn.Module with parameters to train", "see the contract in README.md"
+    if not isinstance(model, nn.Module):
+        given = f"{config.model.factory}, which returned {type(model).__name__}"
+        raise ConfigError([Problem("model.factory", given, allowed, fix)])
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        given = f"{config.model.factory}, whose module has no parameter that requires a gradient"
+        raise ConfigError([Problem("model.factory", given, allowed, fix)])
+
+
+def _check_row(row: object, config: PilotConfig) -> None:
+    allowed = "a factory whose rows are dictionaries of tensors"
+    values = row.values() if isinstance(row, dict) else ()
+    if values and all(isinstance(value, torch.Tensor) for value in values):
+        return
+    kinds = ", ".join(f"{key}: {type(value).__name__}" for key, value in row.items()) if isinstance(row, dict) else ""
+    given = f"{config.data.factory}, whose first row is {f'{{{kinds}}}' if kinds else type(row).__name__}"
+    raise ConfigError([Problem("data.factory", given, allowed, "turn each value into a tensor in the data set")])
 
 
 def open_data(session: Session, *, row_seed: int | None = None) -> tuple[RowStream, Any, int]:
@@ -163,6 +185,7 @@ def open_data(session: Session, *, row_seed: int | None = None) -> tuple[RowStre
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
     dataset = factory(split="train", **options)
     row = dataset[0]
+    _check_row(row, config)
     row_bytes = sum(value.nbytes for value in row.values() if isinstance(value, torch.Tensor))
     batch_bytes = row_bytes * config.train.micro_batch_size
     _check_shared_memory(session, batch_bytes)

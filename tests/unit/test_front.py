@@ -110,17 +110,12 @@ def test_what_rests_on_a_mistake_is_not_told(task: list[DictConfig]) -> None:
     ("arguments", "message"),
     [
         (
-            ["model.kwargs.width=3"],
-            "The configuration cannot be composed; nothing was started.\n"
-            "Could not override 'model.kwargs.width'.\nTo append to your config use +model.kwargs.width=3",
-        ),
-        (
             ["hydra.foo=1"],
             "The configuration cannot be composed; nothing was started.\n"
             "Could not override 'hydra.foo'.\nTo append to your config use +hydra.foo=1",
         ),
     ],
-    ids=["free arguments", "Hydra's own"],
+    ids=["Hydra's own"],
 )
 def test_what_only_hydra_knows(task: list[DictConfig], arguments: list[str], message: str) -> None:
     with pytest.raises(CompositionError) as caught:

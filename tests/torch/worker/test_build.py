@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pilotkit.errors import ConfigError
 from pilotkit.records.run_dir import RunDir
 from pilotkit.worker import build as module
 from pilotkit.worker.build import SharedMemoryTooSmall, build, mesh_of, precision_policy
@@ -87,3 +88,62 @@ def test_the_precision_section_is_handed_on_whole(make_run_dir: MakeRunDir, defa
     section = dataclasses.asdict(default_config.precision)
     for field in dataclasses.fields(policy):
         assert getattr(policy, field.name) == section[field.name]
+
+
+def _nothing(**_: Any) -> None:
+    return None
+
+
+def _frozen(**_: Any) -> torch.nn.Module:
+    return torch.nn.Linear(2, 2).requires_grad_(requires_grad=False)
+
+
+def _plain_output(**_: Any) -> torch.nn.Module:
+    class Plain(torch.nn.Linear):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return super().forward(input_ids.float())
+
+    return Plain(32, 2)
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (_nothing, "which returned NoneType"),
+        (_frozen, "whose module has no parameter that requires a gradient"),
+        (_plain_output, "a model whose output is a Tensor with loss None"),
+    ],
+)
+def test_a_model_that_breaks_the_contract_is_told_in_its_words(
+    make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], words: str
+) -> None:
+    real = module.resolve
+    monkeypatch.setattr(module, "resolve", lambda path, key: factory if key == "model.factory" else real(path, key=key))
+    with open_session(make_run_dir(phase="measure"), phase="measure") as session, pytest.raises(ConfigError) as raised:
+        build(session, strategy="single").trainer.train_step()
+    (problem,) = raised.value.problems
+    assert problem.key == "model.factory"
+    assert words in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"input_ids": "text"}], "whose first row is {input_ids: str}"),
+        ([7], "whose first row is int"),
+        ([{"input_ids": torch.zeros(3)}, {"input_ids": torch.zeros(4)}], "row 1: {'input_ids': (4,)}"),
+    ],
+    ids=["text", "a number", "two shapes"],
+)
+def test_rows_that_make_no_batch_are_told_in_words(
+    make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch, rows: list[Any], words: str
+) -> None:
+    real = module.resolve
+    monkeypatch.setattr(
+        module, "resolve", lambda path, key: (lambda **_: rows) if key == "data.factory" else real(path, key=key)
+    )
+    with open_session(make_run_dir(phase="measure"), phase="measure") as session, pytest.raises(ConfigError) as raised:
+        build(session, strategy="single").trainer.train_step()
+    (problem,) = raised.value.problems
+    assert problem.key == "data.factory"
+    assert words in str(problem.value)

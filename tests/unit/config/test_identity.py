@@ -81,6 +81,7 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
             "plan",
             "prices",
             "report",
+            "phase_timeout_seconds",
             "qualify",
             "replay",
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotkit.config.overrides import check_overrides, schema_keys
+from pilotkit.config.overrides import check_overrides, schema_keys, with_plus
 from pilotkit.config.validate import PILOT_STRATEGIES
 
 GRAMMAR = "Hydra's syntax key=value; quote what the shell or Hydra would take apart, as in 'key=\"a, b\"'"
@@ -116,8 +116,8 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             id="null",
         ),
         pytest.param(
-            "train.seq_len=0",
-            ("train.seq_len", "0", "a number >= 1", "give train.seq_len a value in that range"),
+            "train.seed=-1",
+            ("train.seed", "-1", "a number >= 0", "give train.seed a value in that range"),
             id="below",
         ),
         pytest.param(
@@ -241,3 +241,23 @@ def test_keys_are_those_of_the_schema() -> None:
     assert {"model.kwargs", "data.kwargs", "hardware.peak_flops", "pilot.strategies", "optimizer.betas"} <= free
     assert not {"train", "train.seq_len", "model", "stage"} & free
     assert PILOT_STRATEGIES == ("ddp", "fsdp", "hsdp")
+
+
+@pytest.mark.parametrize(
+    ("typed", "spelt"),
+    [
+        ("model.kwargs.width=64", "++model.kwargs.width=64"),
+        ("model.kwargs={width: 64}", "++model.kwargs={width: 64}"),
+        ("+model.kwargs.width=64", "+model.kwargs.width=64"),
+        ("++data.kwargs={a: 1}", "++data.kwargs={a: 1}"),
+        ("model.kwargs.width=64,128", "++model.kwargs.width=64,128"),
+        ("hardware.peak_flops.bf16=1e12", "++hardware.peak_flops.bf16=1e12"),
+        ("train.seq_len=128", "train.seq_len=128"),
+        ("pilot.strategies=[ddp]", "pilot.strategies=[ddp]"),
+        ("hardware=cpu", "hardware=cpu"),
+        ("a==[", "a==["),
+    ],
+)
+def test_keys_of_the_users_own_get_hydras_plus_signs(typed: str, spelt: str) -> None:
+    assert with_plus([typed]) == [spelt]
+    assert typed == "a==[" or check_overrides([typed], multirun=True)[0] == []

@@ -392,3 +392,32 @@ def test_a_set_that_is_not_qualified_is_no_go(hardware: str) -> None:
         "NO-GO",
         ["The software stack was tried as one set: not qualified: kernel a::b: is gone (qualify qualify-1)."],
     )
+
+
+def test_two_measurements_of_one_step_that_disagree_are_told() -> None:
+    records = _good()
+    records["measure"].metrics["step_seconds"] = 0.02
+    records["pilot"].metrics["single_step_seconds"] = 0.03
+    (told,) = [reason for reason in _decide(records).reasons if "not equally free" in reason]
+    assert told.startswith("One device takes 20.0 ms a step in measure and 30.0 ms in pilot: ")
+    records["pilot"].metrics["single_step_seconds"] = 0.024
+    assert not any("not equally free" in reason for reason in _decide(records).reasons)
+
+
+def test_more_than_twice_the_speed_on_two_devices_is_no_evidence() -> None:
+    records = _good()
+    records["pilot"].metrics["ddp_scaling_efficiency"] = 1.97
+    verdict = _decide(records)
+    assert verdict.verdict == "INCOMPLETE"
+    (missing,) = verdict.missing
+    assert missing.what.startswith("pilot: ddp on 2 devices makes 197 % of 2 times one device, which cannot be: ")
+
+
+def test_a_measurement_without_a_step_time_is_no_evidence() -> None:
+    records = _good()
+    del records["measure"].metrics["step_seconds"]
+    verdict = _decide(records)
+    assert (verdict.verdict, verdict.missing[0].what) == (
+        "INCOMPLETE",
+        "measure: no step time is in the record (measure measure-1)",
+    )

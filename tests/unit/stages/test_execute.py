@@ -243,7 +243,7 @@ def test_the_end_is_announced(with_reason: bool, lines: list[str]) -> None:
     stream = io.StringIO()
     record = Record("id", "pilot", "timed_out", "", wall_seconds=75, problem=Failure("asked 4, visible 1"))
     announce(record, Console(stream), with_reason=with_reason)
-    assert stream.getvalue().splitlines() == ["pilot: timed out in 1 min 15 s", *lines]
+    assert stream.getvalue().splitlines() == ["pilot: timed out, 1 min 15 s", *lines]
 
 
 def test_a_record_is_json_that_others_read(order: Order, stage: Callable[[Work], str]) -> None:
