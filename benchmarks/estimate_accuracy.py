@@ -4,7 +4,7 @@
 
 The table has one row a run: id, model and its sizes (n_layers, d_model, n_heads, n_kv_heads, d_ff, vocab), parallelism,
 precision, optimizer, activation_ckpt, compile, micro_batch, seq_len, and peak_mem with its unit and kind. Rows that
-this script can build are used: untied Llama decoders, eager, on a single device, DDP or FSDP. Rows whose configuration is
+this script can build are used: untied Llama decoders, eager, on one device, DDP or FSDP. Rows whose configuration is
 partly inferred, or whose checkpointing policy saves other operators than ours (`selective`), are printed apart and stay
 out of the headline. Not part of `make bench`: nothing is measured here.
 """
