@@ -63,7 +63,15 @@ def _words(error: BaseException, *, doing: str) -> str:
 
 
 def _wants_accelerator(text: str) -> bool:
-    words = ("not compiled with CUDA", "No CUDA GPUs", "Found no NVIDIA driver", "HIP", "'CUDA' backend", "CUDA error")
+    words = (
+        "not linked with support for cuda",
+        "not compiled with CUDA",
+        "No CUDA GPUs",
+        "Found no NVIDIA driver",
+        "'CUDA' backend",
+        "CUDA error",
+        "HIP error",
+    )
     return any(word in text for word in words)
 
 

@@ -69,11 +69,17 @@ class FakeModel:
     def copy(self, *, num_blocks: int | None) -> tuple[nn.Module, nn.ModuleList | None]:
         """A model to wrap and train, with its blocks."""
         with self.mode:
-            model = copy.deepcopy(self._model)
+            model = copy.deepcopy(self._model, _copied_tensors(self._model))
         blocks = find_blocks(model, path=self.workload.blocks)
         if blocks is not None and num_blocks is not None:
             del blocks[num_blocks:]
         return model, blocks
+
+
+def _copied_tensors(model: nn.Module) -> dict[int, Any]:
+    """Copies of tensors that are no parameters, for `copy.deepcopy` to find: it would copy their storages."""
+    held = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    return {id(tensor): tensor.detach().clone() for tensor in (*model.buffers(), *held)}
 
 
 def trace_fake(

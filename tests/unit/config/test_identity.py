@@ -72,6 +72,7 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
     assert sections - set(identity_of(changed({}))) == {
         *("stage", "name", "output_dir", "reservation", "failures", "cluster", "sweep", "lock"),
         *(
+            "estimate",
             "prove",
             "measure",
             "numerics",

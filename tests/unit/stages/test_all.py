@@ -82,6 +82,12 @@ def test_each_stage_is_told_what_the_others_found(play: Play) -> None:
         assert order.page.parent.name == record.run_id
 
 
+@pytest.mark.parametrize("status", ["failed", "does_not_fit", "refused"])
+def test_an_estimate_keeps_nothing_from_being_tried(play: Play, status: str) -> None:
+    _, orders, _ = play(estimate=status)
+    assert [stage for stage, _ in orders][:4] == ["lock", "estimate", "prove", "measure"]
+
+
 @pytest.mark.parametrize("status", ["failed", "mismatch", "does_not_fit", "refused", "timed_out"])
 def test_a_stage_that_did_not_work_keeps_the_next_from_starting(play: Play, status: str) -> None:
     record, orders, printed = play(measure=status)

@@ -1,0 +1,40 @@
+"""The roofline: each class of operators over the part of the device that bounds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotkit.decide.step_time import Efficiency, StepTime, estimate_step_time
+
+WORK = {
+    "kernels": [
+        {"kind": "matmul", "dtype": "bfloat16", "num_flops": 1e12, "num_bytes": 5, "num_kernels": 3},
+        {"kind": "attention", "dtype": "bfloat16", "num_flops": 2e12, "num_bytes": 5, "num_kernels": 1},
+        {"kind": "elementwise", "dtype": "float32", "num_flops": 0.0, "num_bytes": 4e9, "num_kernels": 9},
+    ],
+    "collectives": [{"name": "allgather_base_", "num_ranks": 4, "num_bytes": 4e9, "num_calls": 2}],
+}
+
+
+def _estimate(gradient_bytes: float = 0.0) -> StepTime:
+    return estimate_step_time(
+        WORK,
+        peak_flops=10e12,
+        memory_bandwidth=10e9,
+        link_bandwidth=10e9,
+        gradient_bytes=gradient_bytes,
+        dp_replicate=4,
+        efficiency=Efficiency(matmul=0.5, attention=0.25, elementwise=0.8, link=0.6),
+    )
+
+
+def test_parts_and_band() -> None:
+    time = _estimate()
+    assert time.parts == pytest.approx({"matmul": 0.2, "attention": 0.8, "elementwise": 0.5, "communication": 0.5})
+    assert (time.low_seconds, time.step_seconds, time.high_seconds) == pytest.approx((1.5, 1.75, 2.0))
+    assert time.num_flops == 3e12
+
+
+def test_gradients_that_the_trace_does_not_send_are_all_reduced() -> None:
+    """Twice (n - 1) / n of the bytes go over the link."""
+    assert _estimate(4e9).parts["communication"] == pytest.approx(0.5 + 2 * 4e9 * 0.75 / 6e9)
