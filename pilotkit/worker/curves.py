@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pilotkit.config.schema import PilotConfig, PrecisionConfig
+from pilotkit.config.run_sections import PrecisionConfig
+from pilotkit.config.schema import PilotConfig
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
 from pilotkit.meter.updates import UpdateWatch
