@@ -16,8 +16,9 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
+from pilotkit.config.meaning import check_meaning
 from pilotkit.config.schema import PilotConfig
-from pilotkit.config.validate import check_meaning, check_ranges
+from pilotkit.config.validate import check_ranges
 from pilotkit.errors import ConfigError, Problem
 
 PATH_KEYS = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pilotkit.config.meaning import PILOT_STRATEGIES
 from pilotkit.config.overrides import check_overrides, schema_keys, with_plus
-from pilotkit.config.validate import PILOT_STRATEGIES
 
 GRAMMAR = "Hydra's syntax key=value; quote what the shell or Hydra would take apart, as in 'key=\"a, b\"'"
 UNKNOWN = "an option of pilotkit; there is none of this name"
