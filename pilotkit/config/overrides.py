@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ def with_plus(overrides: Sequence[str]) -> list[str]:
     `model.kwargs.width=64` means the same whether the option already has a `width` or not; nobody should have to know.
     """
     parser = OverridesParser.create()
-    mappings = {key.name for key in schema_keys() if key.is_mapping}
+    mappings = {key.name for key in _keys().values() if key.is_mapping}
     spelt = []
     for text in overrides:
         try:
@@ -76,7 +77,7 @@ def check_overrides(
     sound: list[str] = []
     parser = OverridesParser.create()
     groups = list_groups(extra_dirs=extra_dirs)
-    keys = {key.name: key for key in schema_keys()}
+    keys = _keys()
     for text in overrides:
         try:
             override = parser.parse_override(text)
@@ -92,6 +93,21 @@ def check_overrides(
         if not found:
             sound.append(_first_choice(override))
     return problems, sound
+
+
+@functools.cache
+def _keys() -> dict[str, Key]:
+    return {key.name: key for key in schema_keys()}
+
+
+@functools.cache
+def _root_values() -> type:
+    """The root of the schema without its sections: what a value beside them is checked with, as all of it is slow."""
+    hints = typing.get_type_hints(PilotConfig)
+    fields = [field for field in dataclasses.fields(PilotConfig) if not dataclasses.is_dataclass(hints[field.name])]
+    return dataclasses.make_dataclass(
+        "RootValues", [(field.name, hints[field.name], dataclasses.field(default=field.default)) for field in fields]
+    )
 
 
 def schema_keys(section: Any = PilotConfig, prefix: str = "") -> Iterator[Key]:
@@ -159,7 +175,7 @@ def _check_choice(name: str, value: Any, metadata: Any) -> Problem | None:
     hint = typing.get_type_hints(PilotConfig)[section]
     # The one section that is concerned: to build the whole schema for every value would be slow.
     is_section = dataclasses.is_dataclass(hint)
-    owner, key, prefix = (hint, rest, f"{section}.") if is_section else (PilotConfig, name, "")
+    owner, key, prefix = (hint, rest, f"{section}.") if is_section else (_root_values(), name, "")
     typed = OmegaConf.structured(owner)
     try:
         OmegaConf.update(typed, key, value, force_add=True)
