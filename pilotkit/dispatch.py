@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -26,9 +26,11 @@ from pilotkit.errors import (
     RecordError,
     StageFailed,
 )
-from pilotkit.records.points import Point, point_config, read_point, read_points, write_point
-from pilotkit.records.record import DONE, Record
-from pilotkit.records.sweeps import has_sweep, read_sweep
+
+# The records are imported where they are used: composing does not wait for them.
+if TYPE_CHECKING:
+    from pilotkit.records.points import Point
+    from pilotkit.records.record import Record
 
 SUBMITS_SWEEPS = Problem(
     "cluster",
@@ -53,9 +55,13 @@ def dispatch(composed: DictConfig) -> dict[str, Any] | None:
         if config.cluster.name == "slurm" and config.stage != "sweep_collect":
             raise ConfigError([SUBMITS_SWEEPS])
         record = _run(config, launch_dir=launch_dir, overrides=overrides)
+        from pilotkit.records.record import DONE
+
         if record.status not in DONE:
             raise StageFailed(_ending(record))
         return None
+    from pilotkit.records.points import Point, point_config, write_point
+
     folder = Path(hydra.runtime.output_dir)
     point = Point(index=int(hydra.job.num), overrides=overrides, driver_pid=os.getpid())
     write_point(folder, point)
@@ -82,6 +88,9 @@ def run_point(folder: Path) -> None:
 
     How it ended is in the record, and in the point where there could be none. Raises what ends the job.
     """
+    from pilotkit.records.points import point_config, read_point, write_point
+    from pilotkit.records.sweeps import read_sweep
+
     point = read_point(folder)
     fixed = point_config(folder)
     assert point is not None, f"{folder} holds no point"
@@ -125,6 +134,9 @@ def _attempt(*, number: int) -> dict[str, Any]:
 
 def tell_sweep(folder: Path) -> int:
     """Print one row a point, from the disk, and return the exit code of the sweep."""
+    from pilotkit.records.points import read_points
+    from pilotkit.records.record import DONE
+    from pilotkit.records.sweeps import has_sweep
     from pilotkit.report.tables import sweep_table, table_console, varying_keys
 
     if has_sweep(folder):
@@ -149,6 +161,7 @@ def tell_sweep(folder: Path) -> int:
 
 def _tell_submitted(folder: Path) -> int:
     """What was queued; in waiting mode then what became of it."""
+    from pilotkit.records.sweeps import read_sweep
     from pilotkit.stages.console import Console
     from pilotkit.stages.sweep_view import submission_lines
 
@@ -178,6 +191,7 @@ def _run(
     provenance: Mapping[str, Any] | None = None,
 ) -> Record:
     # Only now: a wrong configuration is told without waiting for these.
+    from pilotkit.records.points import write_point
     from pilotkit.records.run_dir import RunDir
     from pilotkit.stages.all import run_all
     from pilotkit.stages.console import Console
