@@ -16,8 +16,17 @@ help: ## List the targets
 pilot: $(INSTALLED) ## Install on first use, then run every stage on this machine; ARGS are passed on
 	@$(BIN)/python -m pilotkit stage=all $(ARGS)
 
+# Tests of one file stay together and in order; whole runs and clusters have the machine for themselves.
+SIDE_BY_SIDE := -n auto --dist loadfile
+JUNIT_FILE = $(if $(JUNIT),--junitxml='$(JUNIT)/$(1).xml')
+
 test: $(INSTALLED) ## Every test that needs no GPU, slowest named
-	@$(BIN)/python -m pytest -m "not gpu" --durations=15 $(PYTEST_ARGS)
+	@status=0; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,quick) $(PYTEST_ARGS) \
+		tests/unit tests/torch tests/browser || status=$$?; \
+	$(BIN)/python -m pytest -m "not gpu" --durations=10 $(call JUNIT_FILE,whole) $(PYTEST_ARGS) \
+		tests/runs tests/slurm || status=$$?; \
+	exit $$status
 
 # The unit tests include the driver with a torch that raises on import.
 check: $(INSTALLED) ## Format, lint, types, layers, unit tests: what CI asks first
@@ -25,7 +34,7 @@ check: $(INSTALLED) ## Format, lint, types, layers, unit tests: what CI asks fir
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest -q --durations=5 $(PYTEST_ARGS) tests/unit
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 $(call JUNIT_FILE,check) $(PYTEST_ARGS) tests/unit
 
 format: $(INSTALLED) ## Rewrite the code in the project's format
 	@$(BIN)/ruff check --fix $(CODE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,10 +18,11 @@ OUTCOMES = {"failure": "failed", "error": "error", "skipped": "skipped"}
 COLUMNS = ("passed", "failed", "error", "skipped")
 
 
-def count(results: Path) -> dict[str, Counter[str]]:
+def count(results: Sequence[Path]) -> dict[str, Counter[str]]:
     """Outcomes of the tests in each folder below tests/; their milliseconds are added up beside them."""
     folders: dict[str, Counter[str]] = {}
-    for case in ElementTree.parse(results).iter("testcase"):  # noqa: S314 - a file that pytest wrote a moment ago
+    cases = (case for path in results for case in ElementTree.parse(path).iter("testcase"))  # noqa: S314 - pytest's files
+    for case in cases:
         folder = "/".join(case.get("classname", "").split(".")[:2])
         outcome = next((OUTCOMES[child.tag] for child in case if child.tag in OUTCOMES), "passed")
         folders.setdefault(folder, Counter()).update(
@@ -29,7 +31,7 @@ def count(results: Path) -> dict[str, Counter[str]]:
     return folders
 
 
-def main(results: Path) -> int:
+def main(results: Sequence[Path]) -> int:
     """Print the versions and the table; the exit code says whether anything passed."""
     print(f"\nPython {platform.python_version()}, {platform.platform()}")
     for package in PACKAGES:
@@ -37,16 +39,17 @@ def main(results: Path) -> int:
             print(f"  {package} {version(package)}")
         except PackageNotFoundError:
             print(f"  {package} not installed")
-    if not results.exists():
-        print(f"no test results: {results} was not written")
-        return 1
+    missing = [path for path in results if not path.exists()]
+    if missing:
+        print(f"no test results: {', '.join(map(str, missing))} was not written")
+    results = [path for path in results if path.exists()]
     folders = count(results)
     print(f"{'folder':<24}" + "".join(f"{column:>9}" for column in (*COLUMNS, "seconds")))
     for folder, counts in sorted(folders.items()):
         numbers = "".join(f"{counts[column]:>9}" for column in COLUMNS)
         print(f"{folder:<24}{numbers}{counts['milliseconds'] / 1000:>9.1f}")
-    return 0 if any(counts["passed"] for counts in folders.values()) else 1
+    return 0 if not missing and any(counts["passed"] for counts in folders.values()) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main([Path(argument) for argument in sys.argv[1:]]))
