@@ -123,7 +123,8 @@ class Cluster:
         self._daemon("slurmctld", "slurmctld", "-f", self.env["SLURM_CONF"])
 
     def restart_controller(self) -> None:
-        self._end("slurmctld", number=signal.SIGKILL)
+        # Asked, not killed: it writes down what it knows every few seconds only, and a job that it forgot has vanished.
+        self._end("slurmctld", number=signal.SIGTERM)
         self.start_controller()
 
     def start_node(self, node: str) -> None:
