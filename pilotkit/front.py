@@ -7,13 +7,15 @@ through, and `pilotkit.cli` tells them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -66,7 +68,8 @@ def run(arguments: list[str]) -> int:
 
     try:
         main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=CONFIG_NAME)
-        main(task if parsed.multirun else run_here)()
+        with _composed_once(parsed):
+            main(task if parsed.multirun else run_here)()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # ValueError is what Hydra's own argument checks raise; ours never reach this place as one.
         raise CompositionError(f"The configuration cannot be composed; nothing was started.\n{error}") from error
@@ -75,6 +78,25 @@ def run(arguments: list[str]) -> int:
     if ended:
         raise ended[0]
     return max([code, *told])
+
+
+@contextlib.contextmanager
+def _composed_once(parsed: argparse.Namespace) -> Iterator[None]:
+    """Keep Hydra from composing everything twice.
+
+    It does so only to learn `hydra.mode`, which no option of ours sets: nothing but the flag -m chooses between one
+    run and several. Where the user brings a configuration or speaks of the mode, Hydra has its way.
+    """
+    own = parsed.config_dir or parsed.config_path or parsed.config_name
+    if own or any("hydra.mode" in override for override in parsed.overrides):
+        yield
+        return
+    ask = Hydra.get_mode
+    Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign] # put back below
+    try:
+        yield
+    finally:
+        Hydra.get_mode = ask  # type: ignore[method-assign]
 
 
 def task(config: DictConfig) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
@@ -179,3 +180,26 @@ def test_a_sweep_with_a_wrong_point_runs_the_others_and_exits_with_2(
     assert "allowed: a multiple of 8 = micro_batch_size 4 x dp_degree 2" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("2 points: 1 ok, 1 refused. Records: ")
     assert len(list(tmp_path.glob("outputs/default/plan/*/record.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asks"),
+    [(["stage=lock"], 0), (["-m", "stage=lock"], 0), (["stage=lock", "hydra.mode=RUN"], 1)],
+    ids=["one run", "several", "the user speaks of the mode"],
+)
+def test_hydra_composes_once_unless_the_user_speaks_of_the_mode(
+    task: list[DictConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], asks: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    real = Hydra.get_mode
+
+    def get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> object:
+        asked.append("mode")
+        return real(self, config_name, overrides)
+
+    monkeypatch.setattr(Hydra, "get_mode", get_mode)
+    monkeypatch.setattr("pilotkit.dispatch.tell_sweep", lambda folder: 0)
+    assert front.run(arguments) == 0
+    assert len(asked) == asks
+    assert Hydra.get_mode is get_mode, "it is put back"
