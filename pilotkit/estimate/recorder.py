@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from pilotkit.estimate.costs import collective_of, operator_of
 from pilotkit.estimate.events import NO_BLOCK, Event, Trace
 from pilotkit.estimate.kernels import corrected
+from pilotkit.meter.memory import watch_resize
 
 NO_KERNEL = frozenset({"prim", "profiler"})
 FORWARD, BACKWARD = "forward", "backward"
@@ -92,7 +93,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         watch = _Watch(self._see_operator)
-        self._entered = [_watch_resize(self._resized), _watch_streams(self), _quiet_propagation(self), watch]
+        self._entered = [watch_resize(self._resized), _watch_streams(self), _quiet_propagation(self), watch]
         for context in self._entered:
             context.__enter__()
         self._is_open = True
@@ -231,23 +232,6 @@ class _Watch(TorchDispatchMode):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented
         return self._see(func, args, kwargs or {})
-
-
-@contextmanager
-def _watch_resize(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
-    storage_class: Any = torch.UntypedStorage  # its methods are replaced for the time of the context
-    original = storage_class.resize_
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        result = original(storage, size)
-        resized(storage)
-        return result
-
-    storage_class.resize_ = resize_
-    try:
-        yield
-    finally:
-        storage_class.resize_ = original
 
 
 @contextmanager

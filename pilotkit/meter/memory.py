@@ -57,7 +57,7 @@ class LiveTensorTracker:
 
     def __enter__(self) -> LiveTensorTracker:
         with ExitStack() as stack:
-            stack.enter_context(_watch_resize(self._resized))
+            stack.enter_context(watch_resize(self._resized))
             stack.enter_context(_Watch(self._see))
             self._entered = stack.pop_all()
         return self
@@ -118,7 +118,7 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def _watch_resize(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+def watch_resize(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
     """FSDP frees and refills parameters with `UntypedStorage.resize_`, which is no operator and would go unseen."""
     storage_class: Any = torch.UntypedStorage  # its methods are replaced for the time of the context
     original = storage_class.resize_
