@@ -22,12 +22,16 @@ from pilotkit.meter import profile_step
 
 rank, out = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
-dist.init_process_group("gloo", store=dist.FileStore(out + "/store", 2), rank=rank, world_size=2)
+store = dist.FileStore(out + "/store", 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 tensor = torch.ones(1000)
 
 def step():
+    # Starting the profiler takes either rank as long as it likes: they are together only from here on.
+    store.set(f"in the step {rank}", "")
+    store.wait([f"in the step {1 - rank}"])
     if rank == 1:
-        time.sleep(0.3)
+        time.sleep(1)
     dist.all_reduce(tensor)
     torch.ones(64, 64) @ torch.ones(64, 64)
 
@@ -103,5 +107,5 @@ def test_two_ranks_and_one_that_is_late(tmp_path: Path) -> None:
     step, exposed, total, count, num_bytes = json.loads((tmp_path / "0.json").read_text())
     assert (count, num_bytes) == (1, 4000)
     # Rank 0 waits for the other one in the collective, and nothing of its own hides that.
-    assert 0.2 < exposed <= total <= step
+    assert 0.5 < exposed <= total <= step
     assert json.loads((tmp_path / "1.json").read_text())[2] < total
