@@ -31,6 +31,7 @@ from pilotkit.errors import (
 if TYPE_CHECKING:
     from pilotkit.records.points import Point
     from pilotkit.records.record import Record
+    from pilotkit.records.run_dir import RunDir
 
 SUBMITS_SWEEPS = Problem(
     "cluster",
@@ -97,6 +98,7 @@ def run_point(folder: Path) -> None:
     assert fixed is not None, f"{folder} holds no configuration"
     sweep = read_sweep(folder.parent)
     attempt = _attempt(number=len(point.attempts) + 1)
+    earlier = _earlier(point)
     point.attempts.append(attempt)
     point.problem, point.run_dir = None, None
     write_point(folder, point)
@@ -112,6 +114,7 @@ def run_point(folder: Path) -> None:
             point=point,
             folder=folder,
             provenance=provenance,
+            earlier=earlier,
         )
     except PilotkitError as error:
         point.problem = str(error)
@@ -130,6 +133,20 @@ def _attempt(*, number: int) -> dict[str, Any]:
         "started_at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "run_dir": None,
     }
+
+
+def _earlier(point: Point) -> RunDir | None:
+    """The folder of the attempt before, unless it has said its last word."""
+    from pilotkit.records.run_dir import RunDir
+    from pilotkit.records.truths import INTERRUPTED
+
+    if point.run_dir is None:
+        return None
+    run_dir = RunDir(Path(point.run_dir))
+    try:
+        return run_dir if run_dir.read_record().status in INTERRUPTED else None
+    except RecordError:
+        return None
 
 
 def tell_sweep(folder: Path) -> int:
@@ -189,10 +206,10 @@ def _run(
     point: Point | None = None,
     folder: Path | None = None,
     provenance: Mapping[str, Any] | None = None,
+    earlier: RunDir | None = None,
 ) -> Record:
     # Only now: a wrong configuration is told without waiting for these.
     from pilotkit.records.points import write_point
-    from pilotkit.records.run_dir import RunDir
     from pilotkit.stages.all import run_all
     from pilotkit.stages.console import Console
     from pilotkit.stages.execute import Order, announce, execute
@@ -206,7 +223,15 @@ def _run(
             write_point(folder, point)
 
     console = Console(sys.stdout)
-    order = Order(config, launch_dir, overrides, console, on_created=note_run_dir, provenance=provenance or {})
+    order = Order(
+        config,
+        launch_dir,
+        overrides,
+        console,
+        on_created=note_run_dir,
+        provenance=provenance or {},
+        earlier=earlier,
+    )
     if config.stage == "all":
         return run_all(order)
     record = execute(config.stage, order)

@@ -86,8 +86,24 @@ class SubmissionRefused(PilotkitError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Something outside ends the run: `status` is what its record will say. Handled wherever Ctrl-C is."""
+    """Something outside ends the run: `status` is what its record will say. Handled wherever Ctrl-C is.
 
-    def __init__(self, status: str, words: str) -> None:
+    `patience_seconds` is how long a worker that can save may take for it; 0 ends it at once. With `may_continue` a run
+    whose worker did save is `preempted`, whatever it was interrupted for: it goes on in another attempt.
+    """
+
+    def __init__(self, status: str, words: str, *, patience_seconds: float = 0.0, may_continue: bool = False) -> None:
         self.status = status
+        self.words = words
+        self.patience_seconds = patience_seconds
+        self.may_continue = may_continue
         super().__init__(words)
+
+    def __str__(self) -> str:
+        return self.words
+
+    def has_saved(self, step: int) -> None:
+        """A worker has saved at this optimizer step and ended by itself."""
+        self.words = f"{self.words}; saved after step {step}"
+        if self.may_continue:
+            self.status = "preempted"

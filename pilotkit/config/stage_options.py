@@ -136,6 +136,8 @@ class PilotOptions:
     """As `measure.max_warmup_steps`, for each strategy."""
     num_measured_steps: int = option(10, ge=3)
     """Steps of each strategy that are counted."""
+    checkpoint_every_steps: Optional[int] = option(None, ge=1)
+    """Save after every so many steps, between two that are timed. Null: only when the job is told to end."""
     memory_headroom: float = option(0.10, ge=0, le=1)
     """Share of a device's memory that a recommended strategy leaves free (0 to 1)."""
     allow_idle_devices: bool = False

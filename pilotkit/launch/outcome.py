@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pilotkit.errors import Interrupted
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir
 from pilotkit.units import format_bytes
@@ -36,6 +37,8 @@ class Outcome:
     failure: Failure | None = None
     out_of_memory: dict[str, Any] | None = None
     """`requested_bytes`, `peak_allocated_bytes`, `where`; only with status does_not_fit."""
+    interruption: Interrupted | None = None
+    """What ended the run while this was going on; it is raised once the outcome is noted."""
 
 
 def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_kills: int, torchrun: bool) -> Outcome:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from pilotkit.errors import Interrupted
 from pilotkit.launch.environment import RUN_DIR_VARIABLE
 
 POLL_SECONDS = 0.05
@@ -28,12 +29,14 @@ def run_to_end(
     log: Path,
     timeout_seconds: float | None,
     while_running: Callable[[], None],
-) -> int | None:
+    ask_to_stop: Callable[[], None] | None = None,
+) -> tuple[int | None, Interrupted | None]:
     """Run a command in its own session, its output in `log`; returns its exit code, None when the time was up.
 
-    `while_running` is called about twenty times a second. Any exception, Ctrl-C included, ends the processes first.
+    `while_running` is called about twenty times a second. Any exception, Ctrl-C included, ends the processes first;
+    but where the command can be asked to stop, an interruption that has patience waits for it to end by itself and is
+    returned beside its exit code.
     """
-    started = time.monotonic()
     with open(log, "ab") as output:
         process = subprocess.Popen(  # noqa: S603 - the command is built in pilotkit.launch.command
             command,
@@ -45,18 +48,32 @@ def run_to_end(
             start_new_session=True,
         )
     try:
-        while process.poll() is None:
-            if timeout_seconds is not None and time.monotonic() - started > timeout_seconds:
-                return None
-            while_running()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
-        while_running()
-        return process.returncode
+        try:
+            return _poll(process, while_running, timeout_seconds=timeout_seconds), None
+        except Interrupted as interruption:
+            if ask_to_stop is None or interruption.patience_seconds <= 0:
+                raise
+            ask_to_stop()
+            code = _poll(process, while_running, timeout_seconds=interruption.patience_seconds)
+            return code, interruption
     finally:
         with _undisturbed():
             _end(process)
             end_leftovers(environment.get(RUN_DIR_VARIABLE, ""))
+
+
+def _poll(
+    process: subprocess.Popen[bytes], while_running: Callable[[], None], *, timeout_seconds: float | None
+) -> int | None:
+    started = time.monotonic()
+    while process.poll() is None:
+        if timeout_seconds is not None and time.monotonic() - started > timeout_seconds:
+            return None
+        while_running()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+    while_running()
+    return process.returncode
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -117,10 +117,23 @@ def requeue(job_id: str) -> str:
     return "" if answer.returncode == 0 else _last_line(answer.stderr)
 
 
-def is_being_preempted(job_id: str) -> bool:
-    """Whether Slurm has chosen this job to make room for another one."""
-    answer = _ask("scontrol", "show", "job", "--oneliner", job_id)
-    return _field(answer.stdout, "PreemptTime") not in ("", "None", "Unknown")
+@dataclass(frozen=True)
+class OwnJob:
+    """Our own job as Slurm sees it: `restarts` counts those that are decided, `is_preempted` that it was chosen."""
+
+    state: str
+    restarts: int
+    is_preempted: bool
+
+
+def view_own_job(job_id: str) -> OwnJob | None:
+    """Asked by a job that was sent a signal, which has seconds left: no answer in two of them is None."""
+    answer = _ask("scontrol", "show", "job", "--oneliner", job_id, timeout_seconds=2.0)
+    if answer.returncode != 0:
+        return None
+    is_preempted = _field(answer.stdout, "PreemptTime") not in ("", "None", "Unknown")
+    restarts = _field(answer.stdout, "Restarts")
+    return OwnJob(_field(answer.stdout, "JobState"), int(restarts) if restarts.isdigit() else 0, is_preempted)
 
 
 def parse_scontrol(text: str) -> dict[str, JobView]:
@@ -183,7 +196,7 @@ def parse_minutes(text: str) -> int | None:
     return (days * 24 + hours) * 60 + minutes
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _ask(*command: str, timeout_seconds: float = TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands; one that is missing or does not answer gives a non-zero exit code."""
     environment = {name: value for name, value in os.environ.items() if not is_inherited(name)}
     # Times are compared with now: seconds since the epoch cannot be misread.
@@ -194,14 +207,14 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_SECONDS,
+            timeout=timeout_seconds,
             check=False,
             stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError:
         return subprocess.CompletedProcess(command, NOT_INSTALLED, "", f"{command[0]} is not installed here")
     except subprocess.TimeoutExpired:
-        words = f"{command[0]} gave no answer in {TIMEOUT_SECONDS:.0f} s"
+        words = f"{command[0]} gave no answer in {timeout_seconds:.0f} s"
         return subprocess.CompletedProcess(command, 124, "", words)
 
 

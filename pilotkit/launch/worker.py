@@ -5,6 +5,7 @@ Called by the stages through `pilotkit.stages.run`. The worker gets the run dire
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from pilotkit.errors import Interrupted
 from pilotkit.launch.command import script_command, worker_command
 from pilotkit.launch.environment import WorkerEnvironment, worker_environment
 from pilotkit.launch.outcome import Outcome, count_oom_kills, judge, last_lines, read_tail
@@ -40,8 +42,12 @@ def run_worker(
     launch_dir: Path,
     timeout_seconds: float | None,
     on_progress: OnProgress,
+    can_save: bool = False,
 ) -> tuple[Outcome, WorkerEnvironment]:
-    """Run a phase to its end. Each process gets one of `shares` equal shares of the usable cores."""
+    """Run a phase to its end. Each process gets one of `shares` equal shares of the usable cores.
+
+    A phase that `can_save` is asked to when the run is interrupted; its outcome then carries the interruption.
+    """
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     follower = _Follower(folder, on_progress)
@@ -52,8 +58,29 @@ def run_worker(
         launch_dir=launch_dir,
         timeout_seconds=timeout_seconds,
         while_running=follower.read_more,
+        ask_to_stop=folder.stop.touch if can_save else None,
     )
-    return judge(folder, **ended, torchrun=torchrun), environment
+    return _judge(folder, ended, torchrun=torchrun), environment
+
+
+def _judge(folder: PhaseDir, ended: _Ended, *, torchrun: bool) -> Outcome:
+    """How it ended; a worker that saved and ended says so itself, whoever told it."""
+    interruption = ended["interruption"]
+    outcome = judge(
+        folder,
+        returncode=ended["returncode"],
+        wall_seconds=ended["wall_seconds"],
+        oom_kills=ended["oom_kills"],
+        torchrun=torchrun,
+    )
+    stopped_at = outcome.result.get("stopped_at")
+    if stopped_at is not None:
+        if interruption is None:
+            words = "somebody told the worker to save and end"
+            interruption = Interrupted("preempted", words, may_continue=True)
+        interruption.has_saved(stopped_at)
+        return Outcome("preempted", outcome.wall_seconds, interruption=interruption)
+    return dataclasses.replace(outcome, interruption=interruption)
 
 
 def run_script(
@@ -80,7 +107,7 @@ def run_script(
         while_running=lambda: None,
     )
     if ended["returncode"] != 0:
-        return judge(folder, **ended, torchrun=True), environment
+        return _judge(folder, ended, torchrun=True), environment
     meters = folder.read_meters()
     if meters:
         return Outcome("ok", ended["wall_seconds"], result={"meters": meters}), environment
@@ -94,6 +121,7 @@ class _Ended(TypedDict):
     returncode: int | None
     wall_seconds: float
     oom_kills: int
+    interruption: Interrupted | None
 
 
 def _run(
@@ -104,20 +132,26 @@ def _run(
     launch_dir: Path,
     timeout_seconds: float | None,
     while_running: Callable[[], None],
+    ask_to_stop: Callable[[], None] | None = None,
 ) -> _Ended:
     folder.path.mkdir(parents=True, exist_ok=True)
     kills_before = count_oom_kills()
     started = time.monotonic()
-    returncode = run_to_end(
+    returncode, interruption = run_to_end(
         command,
         environment=variables,
         folder=launch_dir,
         log=folder.log,
         timeout_seconds=timeout_seconds,
         while_running=while_running,
+        ask_to_stop=ask_to_stop,
     )
-    wall_seconds = time.monotonic() - started
-    return {"returncode": returncode, "wall_seconds": wall_seconds, "oom_kills": count_oom_kills() - kills_before}
+    return {
+        "returncode": returncode,
+        "wall_seconds": time.monotonic() - started,
+        "oom_kills": count_oom_kills() - kills_before,
+        "interruption": interruption,
+    }
 
 
 class _Follower:

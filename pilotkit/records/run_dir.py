@@ -3,8 +3,9 @@
 <output_dir>/<name>/<stage>/<run_id>/
     run.yaml            the configuration, read by every worker
     overrides.txt       what the user typed, one a line
-    driver.log          what the driver did
+    driver.log          what the driver did, in every attempt
     record.json         what was found
+    record-<n>.json     what attempt n left, where the run went on after it
     report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
@@ -19,6 +20,9 @@
         meter.json, meter-<rank>.json   what StepMeter measured in a user's own script
         gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
+        stop                there once the worker was told to save and end
+        steps-<n>.json      what was counted up to step n, beside the checkpoint of that step
+        attempt-<n>/        log, progress and errors of an attempt that did not get through
 """
 
 from __future__ import annotations
@@ -98,6 +102,31 @@ class PhaseDir:
                 continue
         return found
 
+    @property
+    def stop(self) -> Path:
+        """Its being there asks the worker to save and end."""
+        return self.path / "stop"
+
+    def steps(self, step: int) -> Path:
+        """What was counted up to a step at which there is a checkpoint."""
+        return self.path / f"steps-{step}.json"
+
+    def attempts(self) -> list[Path]:
+        """One folder for each attempt that did not get through."""
+        return sorted(self.path.glob("attempt-*"))
+
+    def set_aside(self) -> None:
+        """Keep what an attempt that did not get through has left, so that the next one's own is not mixed with it."""
+        self.stop.unlink(missing_ok=True)
+        left = [path for path in (self.log, self.progress, self.result) if path.exists()]
+        left += sorted(self.path.glob("error-*.json"))
+        if not left:
+            return
+        folder = self.path / f"attempt-{1 + len(self.attempts())}"
+        folder.mkdir()
+        for path in left:
+            path.rename(folder / path.name)
+
     def read_result(self) -> dict[str, Any] | None:
         """What rank 0 left, or None when the phase did not get that far."""
         try:
@@ -137,6 +166,19 @@ class RunDir:
                 "give another folder with output_dir=... "
             ) from error
         return run_dir
+
+    def reopen(self) -> None:
+        """Go on in the folder of an attempt that was ended: its record is kept beside the one that will be written.
+
+        Raises OutputError when the folder cannot be written.
+        """
+        number = 1 + len(list(self.path.glob("record-*.json")))
+        try:
+            if self.record.exists():
+                self.record.rename(self.path / f"record-{number}.json")
+            self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     @property
     def run_id(self) -> str:

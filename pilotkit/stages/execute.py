@@ -31,6 +31,8 @@ from pilotkit.units import format_seconds
 
 # These read every earlier record; the others only need to know what was pinned.
 READERS = ("budget", "plan", "report")
+# These save when they are told to end, and go on from there. What was measured in part starts afresh.
+CONTINUES = ("pilot",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Order:
     on_created: Callable[[RunDir], None] | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further lines of provenance: the job and the code of a sweep's point."""
+    earlier: RunDir | None = None
+    """Folder of an earlier attempt that was ended; a stage that can goes on in it."""
 
 
 def execute(stage: str, order: Order) -> Record:
@@ -160,7 +164,7 @@ def open_record(stage: str, order: Order) -> OpenRecord:
     # Before there is a folder, as git may take its time: a folder without a record would explain nothing.
     provenance = {**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()}
     digest = config_digest(config)
-    run_dir = RunDir.create(Path(config.output_dir), name=config.name, stage=stage)
+    run_dir = _folder(stage, order)
     if order.on_created is not None:
         order.on_created(run_dir)
     try:
@@ -182,6 +186,13 @@ def open_record(stage: str, order: Order) -> OpenRecord:
         folder=str(run_dir.path),
     )
     return OpenRecord(run_dir, record, order.console, started, outer_log)
+
+
+def _folder(stage: str, order: Order) -> RunDir:
+    if order.earlier is not None and stage in CONTINUES:
+        order.earlier.reopen()
+        return order.earlier
+    return RunDir.create(Path(order.config.output_dir), name=order.config.name, stage=stage)
 
 
 def announce(record: Record, console: Console, *, with_reason: bool) -> None:

@@ -20,12 +20,16 @@ def run(run: Run) -> StageResult:
     nproc, visible = process_count(run)
     if run.config.pilot.script is not None:
         return _script(run, nproc=nproc, visible=visible)
-    single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds)
+    single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds, can_save=True)
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
     outcomes = {
         strategy: run.work(
-            f"pilot_{strategy}", nproc=nproc, torchrun=True, timeout_seconds=run.config.pilot.timeout_seconds
+            f"pilot_{strategy}",
+            nproc=nproc,
+            torchrun=True,
+            timeout_seconds=run.config.pilot.timeout_seconds,
+            can_save=True,
         )
         for strategy in run.config.pilot.strategies
     }
@@ -119,7 +123,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     note = outcome.failure.summary if outcome.failure else ""
     kept: dict[str, Any] = {
         key: outcome.result[key]
-        for key in ("steps", "devices", "mesh", "losses", "communication", "dtypes")
+        for key in ("steps", "devices", "mesh", "losses", "communication", "dtypes", "attempts")
         if key in outcome.result
     }
     failed: dict[str, Any] = (
@@ -136,6 +140,10 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
                 outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
             )
             warnings += [f"{name}: {text}" for text in found]
+        attempts = outcome.result.get("attempts", [])
+        if len(attempts) > 1:
+            hosts = ", ".join(dict.fromkeys(str(attempt["host"]) for attempt in attempts))
+            warnings.append(f"{name}: its steps were counted in {len(attempts)} attempts, on {hosts}")
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")
     num_nodes = run.config.parallelism.num_nodes

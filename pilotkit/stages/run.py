@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,12 +75,23 @@ class Run:
         return devices
 
     def work(
-        self, phase: str, *, nproc: int = 1, torchrun: bool = False, timeout_seconds: float | None = None
+        self,
+        phase: str,
+        *,
+        nproc: int = 1,
+        torchrun: bool = False,
+        timeout_seconds: float | None = None,
+        can_save: bool = False,
     ) -> Outcome:
         """Run one phase in fresh processes, show how far it is, and keep how it ended.
 
-        Raises ConfigError when the worker found a mistake in the user's configuration.
+        A phase that `can_save` is asked to before an interruption ends it, and an earlier attempt that got through it
+        has answered it for all. Raises ConfigError when the worker found a mistake in the user's configuration.
         """
+        if can_save:
+            done = self._done_before(phase)
+            if done is not None:
+                return done
         cpus = usable_cpus()
         title = f"{self.stage}: {phase}" if phase != self.stage else phase
         with self.console.progress(title) as on_progress:
@@ -94,8 +106,19 @@ class Run:
                 launch_dir=self.launch_dir,
                 timeout_seconds=timeout_seconds or self.config.phase_timeout_seconds,
                 on_progress=on_progress,
+                can_save=can_save,
             )
         return self._keep(phase, outcome, environment)
+
+    def _done_before(self, phase: str) -> Outcome | None:
+        """What an earlier attempt of this run found; what one that was ended has left makes room for the next."""
+        folder = self.run_dir.phase(phase)
+        result = folder.read_result()
+        if result is not None and "stopped_at" not in result:
+            self.console.line(f"  {phase}: done in an earlier attempt")
+            return Outcome("ok", 0.0, result=result)
+        folder.set_aside()
+        return None
 
     def work_script(self, *, nproc: int, timeout_seconds: float) -> Outcome:
         """Run the user's own script (`pilot.script`) under torchrun, as phase `script`."""
@@ -119,6 +142,11 @@ class Run:
         self.threads = {**_threads(usable_cpus()), **environment.to_dict()}
         self.phases.append(PhaseRun(phase, outcome.wall_seconds, outcome.status))
         self.console.line(f"  {phase}: {outcome.status.replace('_', ' ')} in {format_seconds(outcome.wall_seconds)}")
+        if outcome.interruption is not None:
+            raise outcome.interruption
+        if outcome.status == "ok" and self.run_dir.phase(phase).attempts():
+            # They have served: the phase is not started again.
+            shutil.rmtree(self.run_dir.checkpoints / phase, ignore_errors=True)
         _raise_config_problem(outcome, self.run_dir, phase)
         return outcome
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pilotkit.config.overrides import quote_value
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import EXIT_FAILED, EXIT_OK, RecordError
+from pilotkit.launch.slurm_job import CLOCK_SECONDS
 from pilotkit.records.sweeps import Sweep, sweep_dirs
 from pilotkit.records.truths import ANSWERS, Truth
 from pilotkit.report.tables import sweep_table, varying_keys
 from pilotkit.stages.console import Console
+
+# submitit's guaranteed time, min(0.8 * limit, limit - 10 minutes), is nothing up to here: it takes every signal for the
+# limit.
+SHORT_MINUTES = 10
 
 
 def chosen_sweep(config: PilotConfig) -> Path:
@@ -53,6 +59,16 @@ def exit_code(truths: Sequence[Truth]) -> int:
     return EXIT_FAILED if wrong else EXIT_OK
 
 
+def _short_words(minutes: int, parameters: Mapping[str, Any]) -> str:
+    """What a short time limit means for a job that is preempted."""
+    near = int(parameters.get("signal_delay_s", 0) + CLOCK_SECONDS)
+    begins = "from its start" if near >= minutes * 60 else f"in its last {near} s"
+    return (
+        f"a limit of {minutes} minutes is short: submitit would never queue such a job again. pilotkit does when Slurm "
+        f"says that the job is preempted; {begins} any other SIGUSR2 is taken for the time limit"
+    )
+
+
 def submission_lines(sweep: Sweep, sweep_dir: Path) -> list[str]:
     """What is told after submission: ids, folder, and the command that follows the sweep."""
     queued = [point for point in sweep.points if point.job_id]
@@ -70,6 +86,9 @@ def submission_lines(sweep: Sweep, sweep_dir: Path) -> list[str]:
         lines.append(f"  {left_out} points are left out, as their configuration is wrong")
     if sweep.removed_variables:
         lines.append(f"  not handed on to the jobs: {', '.join(sweep.removed_variables)}")
+    short = [int(array.parameters["time"]) for array in arrays if int(array.parameters["time"]) <= SHORT_MINUTES]
+    if short:
+        lines.append(f"  note: {_short_words(max(short), arrays[0].parameters)}")
     tree = sweep.code.get("tree")
     if isinstance(tree, str):
         lines.append(f"  note: {tree}")

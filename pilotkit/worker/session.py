@@ -40,11 +40,16 @@ class Session:
     world_size: int
     device: Device
 
-    def progress(self, done: int, total: int, *, label: str) -> None:
-        """Tell the driver how far the phase is; only rank 0 is heard."""
+    def progress(self, done: int, total: int, *, label: str, step: int | None = None) -> None:
+        """Tell the driver how far the phase is, and which optimizer step that was; only rank 0 is heard."""
         if self.rank == 0:
+            line = {"label": label, "done": done, "total": total, **({} if step is None else {"step": step})}
             with open(self.phase_dir.progress, "a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"label": label, "done": done, "total": total}) + "\n")
+                stream.write(json.dumps(line) + "\n")
+
+    def is_told_to_stop(self) -> bool:
+        """Whether the driver wants this phase to save and end; all ranks hear the same."""
+        return self.highest(float(self.rank == 0 and self.phase_dir.stop.exists())) > 0
 
     def highest(self, value: float) -> float:
         """The largest `value` of all ranks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pilotkit.meter.clock import StepClock
@@ -28,6 +30,8 @@ class TimedSteps:
     warmup_compilations: list[Compilation] = field(default_factory=list)
     counted_compilations: list[Compilation] = field(default_factory=list)
     compile_limits: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
+    """Whether `is_over` ended them before all were counted."""
 
     @property
     def first(self) -> StepResult:
@@ -46,39 +50,43 @@ def run_timed_steps(
     max_warmup_steps: int,
     num_measured_steps: int,
     label: str,
+    is_over: Callable[[TimedSteps], bool] = lambda _so_far: False,
 ) -> TimedSteps:
     """Run whole optimizer steps; the device is waited for at the edges of a step only.
 
     Warm-up goes on until it has settled on every rank (`meter.statistics.is_settled`, windows of `num_warmup_steps`).
+    `is_over` is asked between any two steps, on every rank, and given the steps so far.
     """
     warmup = StepClock(session.device.synchronize)
     counted = StepClock(session.device.synchronize)
-    trainer, results, epoch_starts = built.trainer, [], []
-    settled = False
+    trainer, results, epoch_starts = built.trainer, list[StepResult](), list[bool]()
+    # Its lists are those that grow from here on.
+    steps = TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, False, epoch_starts, results)
+    settled = is_cut_short = False
     with CompileWatch() as compiled_before:
-        while not settled and len(warmup.step_seconds) < max_warmup_steps:
+        while not (settled or is_cut_short) and len(warmup.step_seconds) < max_warmup_steps:
             with warmup.step():
                 results.append(trainer.train_step(warmup))
             settled = _settled_everywhere(session, warmup.step_seconds, window=num_warmup_steps)
-            session.progress(len(results), len(results) + num_measured_steps, label=label)
+            session.progress(len(results), len(results) + num_measured_steps, label=label, step=trainer.step)
+            is_cut_short = is_over(steps)
     with CompileWatch() as compiled_later:
-        for _ in range(num_measured_steps):
+        while not is_cut_short and len(counted.step_seconds) < num_measured_steps:
             epoch = trainer.train_rows.epoch
             with counted.step():
                 results.append(trainer.train_step(counted))
             epoch_starts.append(trainer.train_rows.epoch != epoch)
-            done = len(results)
-            session.progress(done, len(warmup.step_seconds) + num_measured_steps, label=label)
-    return TimedSteps(
-        warmup.step_seconds,
-        counted.step_seconds,
-        counted.section_seconds,
-        settled,
-        epoch_starts,
-        results,
-        compiled_before.compilations,
-        compiled_later.compilations,
-        sorted({*compiled_before.at_limit(), *compiled_later.at_limit()}),
+            total = len(warmup.step_seconds) + num_measured_steps
+            session.progress(len(results), total, label=label, step=trainer.step)
+            # After the last one there is nothing left that could be cut short.
+            is_cut_short = len(counted.step_seconds) < num_measured_steps and is_over(steps)
+    return dataclasses.replace(
+        steps,
+        settled=settled,
+        warmup_compilations=compiled_before.compilations,
+        counted_compilations=compiled_later.compilations,
+        compile_limits=sorted({*compiled_before.at_limit(), *compiled_later.at_limit()}),
+        is_cut_short=is_cut_short,
     )
 
 

@@ -31,14 +31,18 @@ class Out:
         self.loss = loss
 
 class Tiny(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, slow):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
+        self.slow = slow
 
     def forward(self, input_ids, **_):
+        # Ranks of a group take their time for as long as the test wants it.
+        if self.slow and os.environ.get("WORLD_SIZE") == "2" and os.path.exists(self.slow):
+            time.sleep(0.1)
         return Out(self.layer(input_ids[:, :4].float()).pow(2).mean())
 
-def build(how="ok", seconds=120.0, once="", **_):
+def build(how="ok", seconds=120.0, once="", slow="", **_):
     if how == "raise":
         raise ValueError("bad row 17")
     if how == "exit":
@@ -49,7 +53,7 @@ def build(how="ok", seconds=120.0, once="", **_):
         if once:
             open(once, "w").close()
         time.sleep(seconds)
-    return Tiny()
+    return Tiny(slow)
 '''
 
 TINY = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict
 from typing import Any
 
 from pilotkit.meter.communication import Communication, profile_step
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
+from pilotkit.worker.attempts import Attempt
 from pilotkit.worker.build import Built, build, mesh_of
 from pilotkit.worker.phases.measure import memory_metrics, refuse_other_tenants, time_details, time_metrics
 from pilotkit.worker.session import Session
@@ -14,25 +16,42 @@ from pilotkit.worker.steps import run_timed_steps
 
 
 def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
-    """Warm up, run the counted steps, then compare the ranks. Peaks are the highest of all ranks."""
+    """Warm up, run the counted steps, then compare the ranks. Peaks are the highest of all ranks.
+
+    When it is told to end it saves between two steps and returns `{"stopped_at": step}`. The attempt after that goes on
+    from there: it warms up again, as its processes are new, and counts the steps that are left.
+    """
     options = session.config.pilot
     train = session.config.train
     refuse_other_tenants(session)
     dp_replicate, dp_shard = mesh_of(session, strategy=strategy)
     built = build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
+    attempt = Attempt(session, built, every_steps=options.checkpoint_every_steps)
+    num_counted = attempt.resume()
     session.device.reset_peak()
     steps = run_timed_steps(
         session,
         built,
         num_warmup_steps=options.num_warmup_steps,
         max_warmup_steps=options.max_warmup_steps,
-        num_measured_steps=options.num_measured_steps,
+        num_measured_steps=options.num_measured_steps - num_counted,
         label=strategy,
+        is_over=attempt.is_over,
     )
-    start_seconds = session.seconds_since_start() - sum(steps.warmup_seconds[1:]) - sum(steps.step_seconds)
+    if steps.is_cut_short:
+        built.close()
+        return {"stopped_at": built.trainer.step}
+    carried = attempt.joined(steps)
+    steps = dataclasses.replace(
+        steps,
+        warmup_seconds=carried.warmup_seconds,
+        step_seconds=carried.step_seconds,
+        section_seconds=carried.section_seconds,
+        epoch_starts=carried.epoch_starts,
+    )
     rows = train.micro_batch_size * session.arithmetic.grad_accum_steps * session.world_size
     metrics = time_metrics(steps, tokens_per_step=rows * train.seq_len, world_size=session.world_size)
-    metrics["start_seconds"] = start_seconds
+    metrics["start_seconds"] = carried.start_seconds + steps.warmup_seconds[0]
     metrics["num_params"] = built.num_params
     memory = {name: session.highest(value) for name, value in sorted(memory_metrics(session, built).items())}
     metrics.update(memory)
@@ -48,7 +67,8 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
         "devices": devices,
         "ranks": local_ranks,
         "mesh": {"dp_replicate": dp_replicate, "dp_shard": dp_shard},
-        "losses": [steps.first.loss, steps.last.loss],
+        "losses": [carried.first_loss, steps.last.loss],
+        "attempts": carried.attempts,
         "communication": {kind: asdict(found) for kind, found in communication.by_kind.items()},
         "dtypes": asdict(dtypes),
     }

@@ -191,3 +191,57 @@ def test_warm_up_is_timed_apart(make_run_dir: MakeRunDir) -> None:
     assert {len(seconds) for seconds in timed.section_seconds.values()} == {3}
     assert set(timed.section_seconds) == {"data_wait", "forward", "backward", "optimizer"}
     assert (timed.first.step, timed.last.step) == (1, num_warmup_steps + 3)
+
+
+def test_a_pilot_that_was_told_to_stop_goes_on_as_if_it_had_not(
+    make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three attempts: each saves after a few steps, and the losses are those of a run that was left alone."""
+    from pilotkit.worker.session import Session
+
+    options = {
+        "pilot.num_warmup_steps": 2,
+        "pilot.max_warmup_steps": 2,
+        "pilot.num_measured_steps": 6,
+        "train.seed": 3,
+    }
+    losses: dict[int, float] = {}
+    tell = Session.progress
+    stop_at: list[int] = []
+
+    def note(self: Session, *args: Any, step: int, **more: Any) -> None:
+        tell(self, *args, step=step, **more)
+        if step in stop_at:
+            self.phase_dir.stop.touch()
+
+    from pilotkit.train.trainer import StepResult, Trainer
+
+    take = Trainer.train_step
+
+    def train_step(self: Trainer, *args: Any) -> StepResult:
+        result = take(self, *args)
+        assert losses.setdefault(result.step, result.loss) == result.loss, "the step is another one than it was"
+        return result
+
+    monkeypatch.setattr(Session, "progress", note)
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    alone = result_of(make_run_dir(options, phase="pilot_single"), "pilot_single")
+    assert [found["last_step"] for found in alone["attempts"]] == [8]
+    # Its steps go on where a run without a stop would go on, and further: warming up again takes steps.
+    phase = "pilot_single@1"
+    run_dir = make_run_dir(options, phase=phase)
+    for place in (1, 5):
+        stop_at[:] = [place]
+        assert result_of(run_dir, phase) == {"stopped_at": place}
+        run_dir.phase(phase).set_aside()
+    stop_at.clear()
+    found = result_of(run_dir, phase)
+    assert [(one["first_step"], one["last_step"], one["num_counted"]) for one in found["attempts"]] == [
+        (1, 1, 0),
+        (2, 5, 2),
+        (6, 11, 4),
+    ]
+    assert found["metrics"]["num_measured_steps"] == len(found["steps"]) == 6
+    assert found["metrics"]["num_warmup_steps"] == 5
+    assert found["losses"][0] == alone["losses"][0]
+    assert [path.name for path in run_dir.phase(phase).attempts()] == ["attempt-1", "attempt-2"]

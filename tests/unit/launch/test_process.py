@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pilotkit.errors import Interrupted
 from pilotkit.launch import process
 from pilotkit.launch.process import run_to_end
 
@@ -37,7 +38,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., int | None]]:
             log=tmp_path / "log.txt",
             timeout_seconds=timeout_seconds,
             while_running=while_running,
-        )
+        )[0]
 
     yield run
     assert members(tmp_path) == []
@@ -155,3 +156,39 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
             timeout_seconds=None,
             while_running=lambda: None,
         )
+
+
+@pytest.mark.parametrize(
+    ("patience_seconds", "can_stop", "code"),
+    [(20.0, True, 5), (0.2, True, None), (0.0, True, "raised"), (20.0, False, "raised")],
+    ids=["it saves and ends", "it takes too long", "no time for it", "it cannot save"],
+)
+def test_an_interruption_with_patience_lets_a_process_save(
+    tmp_path: Path, patience_seconds: float, can_stop: bool, code: int | str | None
+) -> None:
+    """The process ends by itself once it was asked to; it never would otherwise, nor at a polite signal."""
+    stop, sent = tmp_path / "stop", Interrupted("preempted", "told", patience_seconds=patience_seconds)
+    obedient = "test -e stop && exit 5" if code == 5 else "true"
+
+    def interrupt() -> None:
+        if not stop.exists():
+            wait_for(tmp_path / "up")
+            raise sent
+
+    def start() -> tuple[int | None, Interrupted | None]:
+        return run_to_end(
+            ["sh", "-c", f'trap "" TERM; echo up > up; while true; do {obedient}; sleep 0.02; done'],
+            environment={"PATH": os.environ["PATH"]},
+            folder=tmp_path,
+            log=tmp_path / "log.txt",
+            timeout_seconds=None,
+            while_running=interrupt,
+            ask_to_stop=stop.touch if can_stop else None,
+        )
+
+    if code == "raised":
+        with pytest.raises(Interrupted):
+            start()
+    else:
+        assert start() == (code, sent)
+    assert members(tmp_path) == []

@@ -74,3 +74,27 @@ def test_one_start(
     assert seen == [{"done": 1}]
     assert environment.num_threads == 3
     assert run_dir.phase("measure").log.read_text(encoding="utf-8") == "threads 3\n"
+
+
+def test_a_worker_that_saved_is_preempted_whoever_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, pathlib; phase = pathlib.Path(os.environ['PILOTKIT_RUN_DIR'], 'phases', 'pilot_ddp')\n"
+        "open(phase / 'result.json', 'w').write('{\"stopped_at\": 7}')\n"
+    )
+    monkeypatch.setattr(worker, "worker_command", lambda *_, **__: [sys.executable, "-S", "-c", code])
+    outcome, _ = run_worker(
+        RunDir(tmp_path / "run"),
+        phase="pilot_ddp",
+        nproc=1,
+        torchrun=True,
+        shares=1,
+        usable_cpus=1,
+        launch_dir=tmp_path,
+        timeout_seconds=60,
+        on_progress=lambda _: None,
+        can_save=True,
+    )
+    assert outcome.status == "preempted"
+    assert outcome.interruption is not None
+    assert outcome.interruption.status == "preempted"
+    assert str(outcome.interruption) == "somebody told the worker to save and end; saved after step 7"
