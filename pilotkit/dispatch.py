@@ -167,6 +167,8 @@ def tell_sweep(folder: Path) -> int:
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+    for line in _frontier_lines(folder):
+        console.print(line, soft_wrap=True, markup=False, emoji=False, highlight=False)
     text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
     console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not points or any(
@@ -174,6 +176,17 @@ def tell_sweep(folder: Path) -> int:
     ):
         return EXIT_FAILED
     return EXIT_CONFIG if any(point.is_config_problem for point in points) else EXIT_OK
+
+
+def _frontier_lines(folder: Path) -> list[str]:
+    """What a search over this sweep has found; nothing where it was none."""
+    from pilotkit.records.frontiers import read_frontier
+
+    frontier = read_frontier(folder)
+    if frontier is None:
+        return []
+    found = [f"  {fixed}: {words}" for fixed, words in frontier.lines()]
+    return [f"largest {frontier.over} that fits:", *found, f"  {frontier.sentence}"]
 
 
 def _tell_submitted(folder: Path) -> int:
@@ -191,7 +204,11 @@ def _tell_submitted(folder: Path) -> int:
     console = Console(sys.stdout)
     for line in submission_lines(sweep, folder):
         console.line(line)
-    if not sweep.wait:
+    found = _frontier_lines(folder)
+    for line in found:
+        console.line(line)
+    # A search has waited for every round of its own.
+    if not sweep.wait and not found:
         return EXIT_OK
     from pilotkit.stages.sweep_wait import wait
 
@@ -234,7 +251,8 @@ def _run(
     )
     if config.stage == "all":
         return run_all(order)
-    record = execute(config.stage, order)
+    # A further node of a pilot takes its part in it; the pilot's record is that of the first.
+    record = execute("pilot_node" if config.cluster.node_rank else config.stage, order)
     if point is None:
         show(record, console)
     announce(record, console, with_reason=point is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn
@@ -42,3 +43,16 @@ class SlurmSweeper(BasicSweeper):  # type: ignore[misc] # Hydra's plugins have n
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Left to the launcher, which refuses the whole sweep for one wrong point."""
+
+
+class FrontierSweeper(BasicSweeper):  # type: ignore[misc] # Hydra's plugins have no types
+    """The largest value of one key that fits, for each choice of the others."""
+
+    def __init__(self, over: str, max_batch_size: int | None = None, params: dict[str, str] | None = None) -> None:
+        super().__init__(max_batch_size=max_batch_size, params=params)
+        self.over = over
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from pilotkit.launch.frontier import search
+
+        return search(self, arguments)

@@ -228,6 +228,10 @@ class ClusterConfig:
 
     name: str = option(choices=("local", "slurm"))
     """`local`: this machine. `slurm`: sweeps are submitted as jobs."""
+    rdzv_endpoint: Optional[str] = None
+    """Where the nodes of a pilot meet without Slurm, HOST:PORT with HOST the first node; the same on every node."""
+    node_rank: int = option(0, ge=0)
+    """Which of these nodes this one is; 0 is the host of the endpoint."""
     partition: Optional[str] = None
     """Slurm partition. Null: the cluster's default one."""
     account: Optional[str] = None

@@ -12,6 +12,7 @@ from typing import Any, List, Optional  # noqa: UP035 - OmegaConf reads these na
 from hydra.core.config_store import ConfigStore
 
 SWEEPER = "hydra_plugins.pilotkit_launchers.SlurmSweeper"
+FRONTIER = "hydra_plugins.pilotkit_launchers.FrontierSweeper"
 SLURM = "hydra_plugins.pilotkit_launchers.SlurmLauncher"
 
 
@@ -50,7 +51,13 @@ def register_slurm_options(*, name: str = "pilotkit_slurm") -> None:
     class OurSweeperConf(BasicSweeperConf):
         _target_: str = SWEEPER
 
+    @dataclass
+    class OurFrontierConf(BasicSweeperConf):
+        _target_: str = FRONTIER
+        over: str = "train.micro_batch_size"
+
     # The dataclass is made where its base is known; OmegaConf looks its names up in this module.
     node: Any = OurSlurmQueueConf()
     ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="pilotkit")
     ConfigStore.instance().store(group="hydra/sweeper", name=name, node=OurSweeperConf(), provider="pilotkit")
+    ConfigStore.instance().store(group="hydra/sweeper", name="frontier", node=OurFrontierConf(), provider="pilotkit")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pilotkit.errors import RecordError
 from pilotkit.launch.slurm_view import Views, cancel, find_by_name, view_jobs
-from pilotkit.records.sweeps import Sweep, read_sweep, write_sweep
+from pilotkit.records.points import read_points
+from pilotkit.records.sweeps import SWEEP_FILE, Sweep, SweepPoint, has_sweep, read_sweep, write_sweep
 from pilotkit.records.truths import Truth, truth_of
 
 # Slurm's controller may be restarted while a sweep runs; when it is gone for longer, waiting has no end in sight.
@@ -40,6 +41,26 @@ def find_truths(sweep_dir: Path, sweep: Sweep) -> tuple[list[Truth], str]:
         view = views.of(truth.point.job_id)
         truths.append(truth_of(sweep_dir, sweep, truth.point, view=view, complaint=views.complaint))
     return truths, views.complaint
+
+
+def find_any_truths(sweep_dir: Path) -> tuple[str, list[Truth], str]:
+    """The stage of a sweep, and the truths of its points: submitted to Slurm or run on this machine.
+
+    Raises RecordError when the folder is that of neither.
+    """
+    if has_sweep(sweep_dir):
+        sweep = read_sweep(sweep_dir)
+        return sweep.stage, *find_truths(sweep_dir, sweep)
+    points = read_points(sweep_dir)
+    if not points:
+        raise RecordError(f"{sweep_dir} is not the folder of a sweep: it holds neither {SWEEP_FILE} nor a point")
+    truths = []
+    for point in points:
+        record = point.record()
+        planned = SweepPoint(point.index, point.overrides)
+        cause = record.problem.summary if record.problem else ""
+        truths.append(Truth(planned, record.status, cause, record if record.config else None))
+    return next((truth.record.stage for truth in truths if truth.record), "a sweep"), truths, ""
 
 
 def wait_for_all(sweep_dir: Path, *, show: Callable[[Sequence[Truth]], None]) -> list[Truth]:

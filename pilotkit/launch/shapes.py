@@ -16,6 +16,8 @@ from pilotkit.errors import Problem
 # Stages that only read records need no accelerator; these start one process; every other starts a rank a device.
 READERS = ("budget", "plan", "report")
 ONE_DEVICE = ("lock", "prove", "measure")
+# Every other stage runs on one node, whatever the intended run has.
+SEVERAL_NODES = ("pilot",)
 
 MINUTES_PER_DAY = 24 * 60
 # submitit's name of a parameter, by the name that Hydra's launcher gives it.
@@ -50,8 +52,7 @@ def shape_of(config: PilotConfig, *, launcher: Mapping[str, Any]) -> Shape:
     cluster = config.cluster
     parameters: dict[str, Any] = {
         "time": time_minutes(config),
-        # Every stage runs on one node; a pilot says in its record that the network between nodes was not measured.
-        "nodes": 1,
+        "nodes": config.parallelism.num_nodes if config.stage in SEVERAL_NODES else 1,
         "ntasks_per_node": 1,
         "cpus_per_task": cluster.cpus_per_task or processes_per_node(config) * (1 + config.data.num_workers),
         "gres": gres_of(config),

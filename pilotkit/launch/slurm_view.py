@@ -106,6 +106,11 @@ def max_array_size() -> int | None:
     return int(match[1]) if match else None
 
 
+def node_address(name: str) -> str | None:
+    """Where a node is reached, which is not always its name; None when Slurm does not say."""
+    return _field(_ask("scontrol", "show", "node", "--oneliner", name).stdout, "NodeAddr") or None
+
+
 def cancel(job_ids: Sequence[str]) -> None:
     """End these submissions, running points too."""
     _ask("scancel", *job_ids)

@@ -16,11 +16,14 @@ from typing import Any, TypedDict
 from pilotkit.errors import Interrupted
 from pilotkit.launch.command import script_command, worker_command
 from pilotkit.launch.environment import WorkerEnvironment, worker_environment
+from pilotkit.launch.nodes import Nodes
 from pilotkit.launch.outcome import Outcome, count_oom_kills, judge, last_lines, read_tail
 from pilotkit.launch.process import run_to_end
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir, RunDir
 
+# How long nodes wait for each other where the phase has no limit of its own.
+MEETING_SECONDS = 600.0
 # As in `pilotkit.meter.step_meter`, which the driver must not import.
 METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
 NO_METER = (
@@ -43,18 +46,27 @@ def run_worker(
     timeout_seconds: float | None,
     on_progress: OnProgress,
     can_save: bool = False,
+    nodes: Nodes | None = None,
 ) -> tuple[Outcome, WorkerEnvironment]:
-    """Run a phase to its end. Each process gets one of `shares` equal shares of the usable cores.
+    """Run a phase to its end, on all `nodes` where there are several.
 
+    Each process gets one of `shares` equal shares of the usable cores.
     A phase that `can_save` is asked to when the run is interrupted; its outcome then carries the interruption.
     """
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     follower = _Follower(folder, on_progress)
+    if nodes is None:
+        command = worker_command(run_dir.path, phase=phase, nproc=nproc, torchrun=torchrun)
+        variables = environment.variables
+    else:
+        timeout = timeout_seconds or MEETING_SECONDS
+        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout)
+        variables = nodes.variables(environment.variables)
     ended = _run(
-        worker_command(run_dir.path, phase=phase, nproc=nproc, torchrun=torchrun),
+        command,
         folder=folder,
-        variables=environment.variables,
+        variables=variables,
         launch_dir=launch_dir,
         timeout_seconds=timeout_seconds,
         while_running=follower.read_more,

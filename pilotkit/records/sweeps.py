@@ -19,6 +19,7 @@ from typing import Any
 
 from pilotkit.errors import RecordError
 from pilotkit.records import atomic
+from pilotkit.records.points import POINT_FILE
 
 SWEEP_FILE = "sweep.json"
 CODE_FOLDER = "code"
@@ -120,6 +121,14 @@ def read_sweep(sweep_dir: Path) -> Sweep:
 def sweep_dirs(output_dir: Path, *, name: str) -> list[Path]:
     """The submitted sweeps of a study, oldest first."""
     found = (path.parent for path in (output_dir / name / SWEEPS_FOLDER).glob(f"*/{SWEEP_FILE}"))
+    return sorted(found, key=lambda folder: folder.name)
+
+
+def any_sweep_dirs(output_dir: Path, *, name: str) -> list[Path]:
+    """Every sweep of a study, those that ran on this machine too, oldest first."""
+    root = output_dir / name / SWEEPS_FOLDER
+    found = {path.parent for path in root.glob(f"*/{SWEEP_FILE}")}
+    found |= {path.parent.parent for path in root.glob(f"*/*/{POINT_FILE}")}
     return sorted(found, key=lambda folder: folder.name)
 
 

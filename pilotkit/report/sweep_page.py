@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pilotkit.records.frontiers import Frontier
 from pilotkit.records.record import DONE, Record
 from pilotkit.report.heatmap import MEMORY, SPEED, sweep_map
 from pilotkit.report.tables import lookup, typed
@@ -40,9 +41,18 @@ def choice(record: Record, *, varying: Sequence[str]) -> str:
 
 
 def render_sweep_page(
-    records: Sequence[Record], *, varying: Sequence[str], title: str, counts: str, page_dir: Path
+    records: Sequence[Record],
+    *,
+    varying: Sequence[str],
+    title: str,
+    counts: str,
+    page_dir: Path,
+    frontier: Frontier | None = None,
 ) -> str:
-    """The whole page as text. `records` are the points in order, with their truths; `counts` is the headline."""
+    """The whole page as text. `records` are the points in order, with their truths; `counts` is the headline.
+
+    `frontier` is what a search over them has found.
+    """
     environment = Environment(
         loader=PackageLoader("pilotkit.report"),
         autoescape=True,
@@ -62,6 +72,7 @@ def render_sweep_page(
         title=title,
         style=Markup(style),  # noqa: S704 - our own file
         counts=counts,
+        frontier=frontier,
         has_frontier=any(record.status == "does_not_fit" for record in records),
         maps=[item for item in maps if item[2]],
         best=[

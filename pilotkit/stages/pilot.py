@@ -1,4 +1,7 @@
-"""Stage `pilot`: all devices of one node under torchrun, each strategy in turn, beside one device alone."""
+"""Stage `pilot`: all devices under torchrun, each strategy in turn, beside one device alone.
+
+On one node; on several in a Slurm job that has them, or where `cluster.rdzv_endpoint` says where they meet.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def run(run: Run) -> StageResult:
     nproc, visible = process_count(run)
     if run.config.pilot.script is not None:
         return _script(run, nproc=nproc, visible=visible)
+    nodes = run.nodes()
     single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds, can_save=True)
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
@@ -30,11 +34,13 @@ def run(run: Run) -> StageResult:
             torchrun=True,
             timeout_seconds=run.config.pilot.timeout_seconds,
             can_save=True,
+            nodes=nodes.for_phase(number) if nodes else None,
         )
-        for strategy in run.config.pilot.strategies
+        for number, strategy in enumerate(run.config.pilot.strategies)
     }
-    metrics = _metrics(single, outcomes, nproc=nproc, visible=visible)
-    warnings = _warnings(run, outcomes, nproc=nproc, visible=visible)
+    num_nodes = nodes.count if nodes else 1
+    metrics = _metrics(single, outcomes, nproc=nproc, visible=visible, num_nodes=num_nodes)
+    warnings = _warnings(run, outcomes, nproc=nproc, visible=visible, num_nodes=num_nodes)
     details: dict[str, Any] = {
         "strategies": {name: _summary(outcome) for name, outcome in outcomes.items()},
         "recommendation": recommend_strategy(
@@ -101,9 +107,11 @@ def process_count(run: Run) -> tuple[int, int]:
     return asked, visible
 
 
-def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> Metrics:
+def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visible: int, num_nodes: int) -> Metrics:
+    """Devices are those of the first node; the others have as many."""
     metrics = Metrics()
-    metrics.add("given", world_size=nproc)
+    world_size = nproc * num_nodes
+    metrics.add("given", world_size=world_size, num_nodes=num_nodes)
     metrics.add("measured", visible_devices=visible, idle_devices=visible - nproc)
     alone = single.result.get("metrics", {})
     for name, outcome in {"single": single, **outcomes}.items():
@@ -114,7 +122,7 @@ def _metrics(single: Outcome, outcomes: dict[str, Outcome], *, nproc: int, visib
         metrics.values.update(prefixed.values)
         metrics.origins.update(prefixed.origins)
         if name != "single" and alone:
-            efficiency = found["tokens_per_second"] / (nproc * alone["tokens_per_second"])
+            efficiency = found["tokens_per_second"] / (world_size * alone["tokens_per_second"])
             metrics.add("measured", {f"{name}_scaling_efficiency": efficiency})
     return metrics
 
@@ -132,7 +140,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     return {"status": outcome.status, "note": note, **kept, **failed}
 
 
-def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: int) -> list[str]:
+def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: int, num_nodes: int) -> list[str]:
     warnings = []
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
@@ -146,7 +154,8 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
             warnings.append(f"{name}: its steps were counted in {len(attempts)} attempts, on {hosts}")
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")
-    num_nodes = run.config.parallelism.num_nodes
-    if num_nodes > 1:
-        warnings.append(f"one node of {num_nodes} was piloted: the network between nodes is not measured")
+    intended = run.config.parallelism.num_nodes
+    if num_nodes < intended:
+        words = f"{num_nodes} node of {intended} was piloted: the network between nodes is not measured"
+        warnings.append(words.replace("1 node", "one node"))
     return warnings

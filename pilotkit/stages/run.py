@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pilotkit.config.batch import BatchArithmetic, batch_arithmetic
+from pilotkit.config.nodes import parse_endpoint
 from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import UsableCpus, usable_cpus
 from pilotkit.errors import ConfigError, Problem, StageRefused
 from pilotkit.launch.devices import Devices, find_devices
 from pilotkit.launch.environment import WorkerEnvironment
+from pilotkit.launch.nodes import Nodes, find_nodes
 from pilotkit.launch.outcome import Outcome
 from pilotkit.launch.worker import run_script, run_worker
 from pilotkit.records.record import Failure, Metrics, PhaseRun, Record
@@ -74,6 +76,15 @@ class Run:
             raise StageRefused(devices.problem)
         return devices
 
+    def nodes(self) -> Nodes | None:
+        """The nodes that this run has; None when it is one, whatever the intended run has."""
+        cluster = self.config.cluster
+        return find_nodes(
+            count=self.config.parallelism.num_nodes,
+            endpoint=parse_endpoint(cluster.rdzv_endpoint) if cluster.rdzv_endpoint else None,
+            node_rank=cluster.node_rank,
+        )
+
     def work(
         self,
         phase: str,
@@ -82,6 +93,7 @@ class Run:
         torchrun: bool = False,
         timeout_seconds: float | None = None,
         can_save: bool = False,
+        nodes: Nodes | None = None,
     ) -> Outcome:
         """Run one phase in fresh processes, show how far it is, and keep how it ended.
 
@@ -107,6 +119,7 @@ class Run:
                 timeout_seconds=timeout_seconds or self.config.phase_timeout_seconds,
                 on_progress=on_progress,
                 can_save=can_save,
+                nodes=nodes,
             )
         return self._keep(phase, outcome, environment)
 

@@ -1,10 +1,9 @@
-"""Stage `sweep_status`: where does a submitted sweep stand? Only looks: leaves no record and changes nothing."""
+"""Stage `sweep_status`: where does a sweep stand? Only looks: leaves no record and changes nothing."""
 
 from __future__ import annotations
 
 from pilotkit.config.schema import PilotConfig
-from pilotkit.launch.follow import find_truths
-from pilotkit.records.sweeps import read_sweep
+from pilotkit.launch.follow import find_any_truths
 from pilotkit.stages.console import Console
 from pilotkit.stages.sweep_view import chosen_sweep, exit_code, show_truths, summary
 
@@ -12,8 +11,7 @@ from pilotkit.stages.sweep_view import chosen_sweep, exit_code, show_truths, sum
 def show(config: PilotConfig, console: Console) -> int:
     """Print one row a point and what to do next; returns the exit code of the sweep as far as it is known."""
     sweep_dir = chosen_sweep(config)
-    sweep = read_sweep(sweep_dir)
-    truths, complaint = find_truths(sweep_dir, sweep)
+    _, truths, complaint = find_any_truths(sweep_dir)
     show_truths(truths, console)
     if complaint:
         console.line(f"Slurm does not answer: {complaint}", style="yellow")

@@ -15,7 +15,7 @@ from pilotkit.config.overrides import quote_value
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import EXIT_FAILED, EXIT_OK, RecordError
 from pilotkit.launch.slurm_job import CLOCK_SECONDS
-from pilotkit.records.sweeps import Sweep, sweep_dirs
+from pilotkit.records.sweeps import Sweep, any_sweep_dirs
 from pilotkit.records.truths import ANSWERS, Truth
 from pilotkit.report.tables import sweep_table, varying_keys
 from pilotkit.stages.console import Console
@@ -29,11 +29,9 @@ def chosen_sweep(config: PilotConfig) -> Path:
     """The folder that `sweep.dir` names, else the newest of the study. Raises RecordError when there is none."""
     if config.sweep.dir is not None:
         return Path(config.sweep.dir)
-    found = sweep_dirs(Path(config.output_dir), name=config.name)
+    found = any_sweep_dirs(Path(config.output_dir), name=config.name)
     if not found:
-        raise RecordError(
-            f"no submitted sweep of name={config.name} under {config.output_dir}; name one with sweep.dir=..."
-        )
+        raise RecordError(f"no sweep of name={config.name} under {config.output_dir}; name one with sweep.dir=...")
     return found[-1]
 
 

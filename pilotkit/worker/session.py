@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import psutil
 import torch
@@ -24,6 +24,8 @@ from pilotkit.device import Device, DeviceType, limit_cpu_memory, open_device, s
 from pilotkit.records.run_dir import PhaseDir, RunDir
 from pilotkit.train.optimizer import build_optimizer
 
+# As in `pilotkit.launch.agent`, which a worker must not import.
+NODE_RANK_VARIABLE = "PILOTKIT_NODE_RANK"
 # A rank that is gone must end the others soon; a first batch or a compilation may take minutes.
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 
@@ -39,17 +41,29 @@ class Session:
     rank: int
     world_size: int
     device: Device
+    local_rank: int = 0
+    node_rank: int | None = None
+    """Number of this node, of several; None on one node."""
 
     def progress(self, done: int, total: int, *, label: str, step: int | None = None) -> None:
-        """Tell the driver how far the phase is, and which optimizer step that was; only rank 0 is heard."""
-        if self.rank == 0:
+        """Tell the driver how far the phase is, and which optimizer step that was; only one rank is heard."""
+        if self.is_beside_driver:
             line = {"label": label, "done": done, "total": total, **({} if step is None else {"step": step})}
             with open(self.phase_dir.progress, "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
 
     def is_told_to_stop(self) -> bool:
         """Whether the driver wants this phase to save and end; all ranks hear the same."""
-        return self.highest(float(self.rank == 0 and self.phase_dir.stop.exists())) > 0
+        return self.highest(float(self.is_beside_driver and self.phase_dir.stop.exists())) > 0
+
+    @property
+    def is_beside_driver(self) -> bool:
+        """The first rank of the first node: of several nodes, rank 0 may be on any."""
+        return self.local_rank == 0 and not self.node_rank
+
+    def share(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Rank 0's result on every rank of a run on several nodes, which need not see each other's files."""
+        return result if self.node_rank is None else cast("dict[str, Any]", self.gather(result)[0])
 
     def highest(self, value: float) -> float:
         """The largest `value` of all ranks."""
@@ -99,6 +113,8 @@ def open_session(run_dir: RunDir, *, phase: str, on_device: bool = True) -> Iter
             rank=dist.get_rank() if grouped else 0,
             world_size=dist.get_world_size() if grouped else 1,
             device=device,
+            local_rank=local_rank,
+            node_rank=int(node) if (node := os.environ.get(NODE_RANK_VARIABLE)) else None,
         )
     finally:
         # After an error the others may be gone: a rank that says goodbye properly would wait for them.

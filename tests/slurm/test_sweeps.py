@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 
 LOCK = ("stage=lock", "model=gpt_tiny", "data=stdlib")
 
@@ -212,6 +213,32 @@ def test_two_hundred_points_are_queued_and_accounted_for(lab) -> None:
     assert {status for status, _ in lab.truths(sweep)} == {"pending"}
     lab.cluster.run("scancel", lab.array_id(sweep))
     assert lab.until_final(sweep, seconds=20) == [("cancelled", "cancelled in Slurm")] * 200
+
+
+def test_a_frontier_is_found_without_the_whole_grid(lab) -> None:
+    """Two searches over eight sizes: three rounds of two points; the same command again needs no job."""
+    command = (
+        *("-m", "hydra/sweeper=frontier", *TINY, "+model.kwargs.most_rows=5"),
+        *("train.micro_batch_size=range(1,9)", "train.seq_len=16,32"),
+    )
+    done = lab.pilotkit(*command, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["train.seq_len=16: 5 (6 does not fit)", "train.seq_len=32: 5 (6 does not fit)"]
+    assert [line.strip() for line in done.stdout.splitlines() if line.startswith("  train.seq_len")] == words
+    assert "6 of 16 points were run, 10 were saved" in done.stdout
+    sweep = lab.newest()
+    assert {status for status, _ in lab.truths(sweep)} == {"ok", "does_not_fit"}
+    assert len(lab.manifest(sweep)["points"]) == 6
+    again = lab.pilotkit(*command)
+    assert again.returncode == 0, again.stderr
+    assert words[0] in again.stdout
+    assert {point["job_id"] for point in lab.manifest(lab.newest())["points"]} == {None}
+    collected = lab.pilotkit("stage=sweep_collect", f"sweep.dir={sweep}")
+    assert collected.returncode == 0, collected.stderr
+    page = next(lab.folder.glob("outputs/*/sweep_collect/*/report.html")).read_text()
+    assert "The largest train.micro_batch_size that fits" in page
+    assert "5 (6 does not fit)" in page
+    assert 'class="frontier"' in page, "the line in the map"
 
 
 def test_waiting_shows_every_end(lab) -> None:

@@ -47,8 +47,9 @@ def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:
     module_name, function_name, arguments = PHASES[phase.partition("@")[0]]
     function: Phase = getattr(importlib.import_module(f"{__name__}.{module_name}"), function_name)
     with open_session(run_dir, phase=phase, on_device=phase not in WITHOUT_DEVICE) as session:
-        result = function(session, **arguments)
-    if rank == 0:
+        result = session.share(function(session, **arguments))
+    # On each of several nodes one rank leaves it: each has a driver of its own, or all have the same folder.
+    if rank == 0 or (session.node_rank is not None and session.local_rank == 0):
         _check_finite(result)
         atomic.write_json(run_dir.phase(phase).result, result)
 
