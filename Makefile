@@ -43,6 +43,7 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 bench: $(INSTALLED) ## Measure again what docs/performance.md claims
 	@$(BIN)/python benchmarks/bench_compose.py
 	@$(BIN)/python benchmarks/bench_records.py
+	@$(BIN)/python benchmarks/bench_finish.py
 	@$(BIN)/python benchmarks/lock_trials.py
 	@$(BIN)/python benchmarks/bench_meter.py
 

@@ -81,7 +81,7 @@ PilotkitCli = Callable[..., CliResult]
 
 @pytest.fixture
 def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
-    """`pilotkit_cli(*arguments, cwd=tmp_path, env={}, timeout=120)` runs the checkout's command line to its end.
+    """`pilotkit_cli(*arguments, cwd=tmp_path, env={}, timeout=240)` runs the checkout's command line to its end.
 
     Fails the test when the command takes longer than `timeout` seconds, or when one of its processes outlives it:
     torchrun's workers lead sessions of their own, so they are found by a token in their environment.
@@ -89,7 +89,7 @@ def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
     token = secrets.token_hex(8)
 
     def run(
-        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None, timeout: float = 120
+        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None, timeout: float = 240
     ) -> CliResult:
         start = time.monotonic()
         process = subprocess.Popen(
