@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pilotkit.records.search import find_records
+
 PILOT = ("stage=pilot", "pilot.strategies=[ddp]", "pilot.num_warmup_steps=1", "pilot.num_measured_steps=3")
 LONG = ("stage=restore", "restore.num_steps=100000")
 
@@ -74,7 +76,7 @@ def test_a_signal_ends_every_process_and_is_recorded(
 
 
 def test_workers_do_not_outlive_a_driver_that_was_killed(
-    start_pilotkit: Callable[..., Any], mine: tuple[str, ...]
+    start_pilotkit: Callable[..., Any], tmp_path: Path, mine: tuple[str, ...]
 ) -> None:
     run = start_pilotkit(*LONG, *mine, "data.num_workers=1")
     run.wait_for_step("restore_uninterrupted")
@@ -84,6 +86,9 @@ def test_workers_do_not_outlive_a_driver_that_was_killed(
     while run.workers() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert run.workers() == []
+    assert _record(tmp_path, "restore")["status"] == "running", "nobody was left to say more"
+    [found] = find_records(tmp_path / "outputs", stage="restore").records
+    assert found.status == "vanished"
 
 
 def test_a_rank_that_is_killed_from_outside_ends_the_run_in_seconds(
