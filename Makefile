@@ -25,7 +25,7 @@ test: $(INSTALLED) ## Every test that needs no GPU, slowest named
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,quick) $(PYTEST_ARGS) \
 		tests/unit tests/torch tests/browser || status=$$?; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,whole) $(PYTEST_ARGS) \
-		tests/runs tests/slurm || status=$$?; \
+		tests/slurm tests/runs || status=$$?; \
 	exit $$status
 
 # The unit tests include the driver with a torch that raises on import.
