@@ -16,16 +16,16 @@ help: ## List the targets
 pilot: $(INSTALLED) ## Install on first use, then run every stage on this machine; ARGS are passed on
 	@$(BIN)/python -m pilotkit stage=all $(ARGS)
 
-# Tests of one file stay together and in order; whole runs and clusters have the machine for themselves.
-SIDE_BY_SIDE := -n auto --dist loadfile
+# Tests of one file stay together and in order. Clusters wait for most of their time: whole runs go on beside them.
+SIDE_BY_SIDE := -n auto --dist loadgroup
 JUNIT_FILE = $(if $(JUNIT),--junitxml='$(JUNIT)/$(1).xml')
 
 test: $(INSTALLED) ## Every test that needs no GPU, slowest named
 	@status=0; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,quick) $(PYTEST_ARGS) \
 		tests/unit tests/torch tests/browser || status=$$?; \
-	$(BIN)/python -m pytest -m "not gpu" --durations=10 $(call JUNIT_FILE,whole) $(PYTEST_ARGS) \
-		tests/runs tests/slurm || status=$$?; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,whole) $(PYTEST_ARGS) \
+		tests/slurm tests/runs || status=$$?; \
 	exit $$status
 
 # The unit tests include the driver with a torch that raises on import.
@@ -43,6 +43,7 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 bench: $(INSTALLED) ## Measure again what docs/performance.md claims
 	@$(BIN)/python benchmarks/bench_compose.py
 	@$(BIN)/python benchmarks/bench_records.py
+	@$(BIN)/python benchmarks/bench_finish.py
 	@$(BIN)/python benchmarks/lock_trials.py
 	@$(BIN)/python benchmarks/bench_meter.py
 

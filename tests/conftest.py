@@ -28,10 +28,16 @@ MARKERS = {"torch": ["torch"], "runs": ["slow"], "browser": ["slow"], "slurm": [
 TOKEN = "PILOTKIT_TEST_TOKEN"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by the folder below tests/; a GPU test is skipped unless PILOTKIT_GPU=1."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by the folder below tests/; a GPU test is skipped unless PILOTKIT_GPU=1.
+
+    Side by side (`--dist loadgroup`), a file's tests stay together and in order, and all that use the one cluster do.
+    """
     for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        path = item.path.relative_to(ROOT / "tests")
+        folder = path.parts[0]
+        if config.pluginmanager.hasplugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group("slurm" if folder == "slurm" else str(path)))
         for marker in MARKERS.get(folder, []):
             item.add_marker(marker)
         if folder == "gpu" and os.environ.get("PILOTKIT_GPU") != "1":
@@ -81,7 +87,7 @@ PilotkitCli = Callable[..., CliResult]
 
 @pytest.fixture
 def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
-    """`pilotkit_cli(*arguments, cwd=tmp_path, env={}, timeout=120)` runs the checkout's command line to its end.
+    """`pilotkit_cli(*arguments, cwd=tmp_path, env={}, timeout=240)` runs the checkout's command line to its end.
 
     Fails the test when the command takes longer than `timeout` seconds, or when one of its processes outlives it:
     torchrun's workers lead sessions of their own, so they are found by a token in their environment.
@@ -89,7 +95,7 @@ def pilotkit_cli(tmp_path: Path) -> Iterator[PilotkitCli]:
     token = secrets.token_hex(8)
 
     def run(
-        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None, timeout: float = 120
+        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None, timeout: float = 240
     ) -> CliResult:
         start = time.monotonic()
         process = subprocess.Popen(

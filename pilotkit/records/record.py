@@ -17,7 +17,7 @@ from pilotkit.errors import RecordError
 SCHEMA_VERSION = 1
 
 STATUSES = (
-    "running",  # the run is going on, or its driver died without a word
+    "running",  # the run is going on, or its driver died on another machine without a word
     "ok",
     "does_not_fit",  # out of memory: a result, not an error
     "mismatch",  # two runs that had to agree did not
@@ -26,6 +26,7 @@ STATUSES = (
     "preempted",
     "timed_out",
     "cancelled",  # the user ended it
+    "vanished",  # never written, only found by who reads: its driver is gone and left no end
 )
 DONE = ("ok", "does_not_fit")
 ORIGINS = ("measured", "estimated", "projected", "given")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotkit.errors import RecordError
-from pilotkit.records.record import Record
+from pilotkit.records.owner import Owner
+from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RECORD_FILE, RunDir
 
 
@@ -20,15 +21,27 @@ class Found:
 
 
 def find_records(output_dir: Path, *, name: str | None = None, stage: str | None = None) -> Found:
-    """All records of a study (or of every study), oldest first. One that is damaged is listed, never raised."""
+    """All records of a study (or of every study), oldest first. One that is damaged is listed, never raised.
+
+    A run whose driver is gone for certain reads vanished, whatever its file still says.
+    """
     found = Found()
     for path in _record_files(output_dir, name=name, stage=stage):
         try:
-            found.records.append(RunDir(path.parent).read_record())
+            found.records.append(_settled(RunDir(path.parent).read_record()))
         except RecordError as error:
             found.unreadable.append(str(error))
     found.records.sort(key=lambda record: (record.started_at, record.run_id))
     return found
+
+
+def _settled(record: Record) -> Record:
+    """A run that was still going on when its driver was killed can no longer say so itself."""
+    driver = Owner.from_plain(record.provenance.get("driver"))
+    if record.status == "running" and driver is not None and driver.is_gone:
+        words = f"its driver (process {driver.pid} on {driver.host}) ended without a word"
+        record.status, record.problem = "vanished", Failure(words)
+    return record
 
 
 def newest_by_stage(records: list[Record], *, config_digest: str) -> dict[str, Record]:

@@ -76,6 +76,7 @@ JAPANESE = {
     "timed out": "時間切れ",
     "preempted": "中断",
     "cancelled": "取消",
+    "vanished": "消失",
     "accepted": "採用",
     "rejected": "不採用",
     "open": "未定",

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from pilotkit.report.tables import table_console
+from pilotkit.report.tables import table_console, to_text
 
 # Without a terminal nobody watches: a sign of life now and then is enough for a log.
 PLAIN_EVERY_SECONDS = 10.0
@@ -38,7 +38,10 @@ class Console:
     def table(self, table: Table) -> None:
         """A table after an empty line."""
         self._rich.print()
-        self._rich.print(table)
+        if self._rich.is_terminal:
+            self._rich.print(table)
+        else:  # a file or a pipe: nothing is filled up with spaces to a width that it does not have
+            self._rich.print(Text(to_text(table, width=self._rich.width), end=""), highlight=False, soft_wrap=True)
         self._rich.print()
 
     @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import ConfigError, Interrupted, OutputError, StageRefused
 from pilotkit.provenance.light import light_provenance
 from pilotkit.records import atomic
+from pilotkit.records.owner import Owner
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records, newest_by_stage
@@ -162,7 +162,10 @@ def open_record(stage: str, order: Order) -> OpenRecord:
     started = time.monotonic()
     config = order.config
     # Before there is a folder, as git may take its time: a folder without a record would explain nothing.
-    provenance = {**light_provenance(exclude=[Path(config.output_dir)]), "driver_pid": os.getpid()}
+    provenance = {
+        **light_provenance(exclude=[Path(config.output_dir)]),
+        "driver": dataclasses.asdict(Owner.of_this_process()),
+    }
     digest = config_digest(config)
     run_dir = _folder(stage, order)
     if order.on_created is not None:

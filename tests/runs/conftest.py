@@ -73,7 +73,7 @@ class Started:
     process: subprocess.Popen[str]
     folder: Path
 
-    def wait_for_step(self, phase: str, *, timeout: float = 60) -> None:
+    def wait_for_step(self, phase: str, *, timeout: float = 180) -> None:
         """Until a phase has finished a step."""
         self.wait_for(lambda: any(self.folder.glob(f"**/phases/{phase}/progress.jsonl")), timeout=timeout)
 
@@ -98,7 +98,7 @@ class Started:
         ranks = [p for p in self.workers() if p.environ().get("RANK") == str(rank)]
         return min(ranks, key=lambda process: process.create_time())
 
-    def end(self, *, timeout: float = 30) -> tuple[int, str]:
+    def end(self, *, timeout: float = 180) -> tuple[int, str]:
         """Wait for the command; its exit code and everything it printed."""
         stdout, _ = self.process.communicate(timeout=timeout)
         return self.process.returncode, stdout

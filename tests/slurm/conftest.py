@@ -160,7 +160,7 @@ class Lab:
         """The process id of a running point's driver, which is the batch script."""
         point = json.loads((sweep / str(index) / "point.json").read_text())
         record = json.loads((Path(point["run_dir"]) / "record.json").read_text())
-        return int(record["provenance"]["driver_pid"])
+        return int(record["provenance"]["driver"]["pid"])
 
 
 @pytest.fixture

@@ -120,7 +120,8 @@ def test_a_sweep_is_followed_without_torch_and_without_slurm(
     folder = tmp_path / "outputs" / "default" / "sweeps" / "x"
     folder.mkdir(parents=True)
     (folder / "sweep.json").write_text(json.dumps({**sweep, **more, "arrays": [array], "points": [point]}))
-    result = pilotkit_cli(f"stage={stage}", env={**without_torch, "SLURM_CONF": "/nonexistent"})
+    # A folder is no configuration: Slurm's commands, where there are any, give up at once.
+    result = pilotkit_cli(f"stage={stage}", env={**without_torch, "SLURM_CONF": str(tmp_path)})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Slurm does not answer" in result.stdout
     assert "1 points: 1 pending." in result.stdout

@@ -48,11 +48,13 @@ def test_seconds_since_the_process_that_the_driver_started(
     make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_session(make_run_dir(phase="measure"), phase="measure") as session:
-        alone = session.seconds_since_start()
-        assert alone == pytest.approx(time.time() - psutil.Process().create_time(), abs=1.0)
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-        parent = psutil.Process(os.getppid()).create_time()
-        assert session.seconds_since_start() == pytest.approx(time.time() - parent, abs=1.0)
+        for process in (psutil.Process(), psutil.Process(os.getppid())):
+            before = time.time()
+            started = before - process.create_time()
+            found = session.seconds_since_start()
+            # The kernel counts starts in hundredths of a second.
+            assert started - 0.02 <= found <= started + time.time() - before + 0.02
+            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")  # from now on it is the parent's
 
 
 def test_an_error_goes_through(make_run_dir: MakeRunDir) -> None:

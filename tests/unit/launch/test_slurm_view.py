@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pilotkit.launch import slurm_view
 from pilotkit.launch.slurm_view import Views, expand_tasks, is_inherited, parse_minutes, parse_sacct, parse_scontrol
 
 SCONTROL = (
@@ -64,3 +67,15 @@ def test_inherited_variables() -> None:
         name for name in ("SLURM_NTASKS", "SBATCH_ACCOUNT", "SQUEUE_FORMAT", "RANK") if not is_inherited(name)
     ] == []
     assert [name for name in ("SLURM_CONF", "PATH", "HOME", "SLURMISH") if is_inherited(name)] == []
+
+
+def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node whose controller is unreachable: Slurm's own commands try again for a minute and more."""
+    command = tmp_path / "scontrol"
+    command.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(slurm_view, "TIMEOUT_SECONDS", 0.1)
+    views = slurm_view.view_jobs(["7_0"])
+    assert views.jobs == {}
+    assert "scontrol gave no answer in" in views.complaint

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from pilotkit.records.owner import Owner
 from pilotkit.records.record import Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records, newest_by_stage
@@ -76,3 +80,35 @@ def test_newest_of_each_stage_for_one_configuration(make_record: MakeRecord) -> 
     ]
     newest = newest_by_stage(records, config_digest="x")
     assert {stage: record.run_id for stage, record in newest.items()} == {"lock": "1", "measure": "3"}
+
+
+def test_a_run_whose_driver_is_gone_reads_vanished(tmp_path: Path, make_record: MakeRecord) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    here = Owner.of_this_process()
+    gone = dataclasses.replace(here, pid=child.pid, started=psutil.Process(child.pid).create_time())
+    child.kill()
+    child.wait()
+    drivers = {
+        "gone": gone,
+        "going on": here,
+        "its id came again": dataclasses.replace(here, started=here.started - 1000),
+        "another machine": dataclasses.replace(gone, host="elsewhere"),
+        "another container": dataclasses.replace(gone, pid_namespace="pid:[1]"),
+    }
+    for number, (run_id, driver) in enumerate(drivers.items()):
+        provenance = {"driver": dataclasses.asdict(driver)}
+        started_at = f"2026-01-0{number + 1}"
+        _leave(tmp_path, make_record(run_id=run_id, status="running", started_at=started_at, provenance=provenance))
+    records = {record.run_id: record for record in find_records(tmp_path).records}
+    assert [run_id for run_id, record in records.items() if record.status == "vanished"] == [
+        "gone",
+        "its id came again",
+    ]
+    assert records["gone"].problem is not None
+    assert records["gone"].problem.summary.startswith(f"its driver (process {child.pid} on {here.host}) ended without")
+    assert {record.status for record in records.values()} == {"vanished", "running"}
+
+
+@pytest.mark.parametrize("plain", [None, 7, {}, {"host": "a", "pid": "x", "started": 1.0}, {"pid": 1}])
+def test_an_owner_that_cannot_be_read_is_none(plain: object) -> None:
+    assert Owner.from_plain(plain) is None

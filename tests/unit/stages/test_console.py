@@ -81,3 +81,15 @@ def test_a_log_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
     console.line("two")
     assert stream.getvalue() == "one\ntwo\n"
     assert console.log is None
+
+
+def test_a_table_in_a_file_ends_its_lines_where_its_words_end() -> None:
+    stream = io.StringIO()
+    table = Table("name", "note")
+    table.add_row("short", "")
+    table.add_row("a longer one", "with words")
+    Console(stream).table(table)
+    lines = stream.getvalue().split("\n")
+    assert "short" in stream.getvalue()
+    assert (lines[0], lines[-3:]) == ("", [lines[-3], "", ""])
+    assert [line for line in lines if line != line.rstrip()] == []

@@ -44,7 +44,7 @@ def test_the_driver_ends() -> None:
     assert worker.poll() is None, "it lives as long as its driver"
     driver.kill()
     driver.wait()
-    assert worker.wait(timeout=10) == 143
+    assert worker.wait(timeout=60) == 143
 
 
 def test_the_parent_ends(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_parent_ends(tmp_path: Path) -> None:
     os.killpg(parent.pid, 0)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _runs(worker):
         assert time.monotonic() < deadline, "the worker outlived its parent"
         time.sleep(0.02)
@@ -75,7 +75,7 @@ def test_the_parent_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("driver", [None, 0, 1], ids=["no driver", "zero", "somebody else's process"])
 def test_nothing_to_watch_or_a_driver_that_stays(driver: int | None) -> None:
     worker = start(driver, sleep=0.1)
-    assert worker.wait(timeout=10) == 0
+    assert worker.wait(timeout=60) == 0
 
 
 def _runs(pid: int) -> bool:

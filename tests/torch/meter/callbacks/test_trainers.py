@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +14,21 @@ from torch.utils.data import DataLoader, Dataset
 
 from pilotkit.meter.callbacks.optimizer_steps import OptimizerMeter
 
-SLEEP = 0.02
+ROW_SECONDS = 0.25
 NUM_STEPS, ACCUMULATION, WARMUP = 6, 2, 2
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """Eight features and a label a row; every row takes its time."""
+    """Eight features and a label a row; every row takes its time on the meter's clock."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
 
     def __len__(self) -> int:
         return 64
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        time.sleep(SLEEP / 2)
+        self.device.host_work(ROW_SECONDS)
         return {"x": torch.full((8,), float(index)), "labels": torch.tensor(index % 2)}
 
 
@@ -54,12 +56,12 @@ def _check(result: dict[str, Any] | None, *, num_steps: int) -> None:
     assert result is not None
     metrics = result["metrics"]
     assert metrics["num_measured_steps"] + metrics["num_warmup_steps"] == num_steps
-    # Two micro-batches of two rows, each of half a sleep: all of them within one optimizer step.
-    assert 2 * SLEEP <= metrics["step_seconds"] < 1.0
+    # Two micro-batches of two rows: all of them within one optimizer step.
+    assert metrics["step_seconds"] == 4 * ROW_SECONDS
     assert result["settled"] in (True, False)
 
 
-def test_transformers_trainer(tmp_path: Path) -> None:
+def test_transformers_trainer(tmp_path: Path, device: Any) -> None:
     import transformers
 
     from pilotkit.meter.callbacks.transformers_trainer import TrainerMeter
@@ -69,13 +71,13 @@ def test_transformers_trainer(tmp_path: Path) -> None:
         str(tmp_path / "out"), max_steps=NUM_STEPS, per_device_train_batch_size=2, use_cpu=True, report_to=[],
         gradient_accumulation_steps=ACCUMULATION, save_strategy="no", disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
-    transformers.Trainer(Net(), arguments, train_dataset=Rows(), callbacks=[meter]).train()
+    transformers.Trainer(Net(), arguments, train_dataset=Rows(device), callbacks=[meter]).train()
     _check(meter.result, num_steps=NUM_STEPS)
     assert (tmp_path / "meter.json").is_file()
     assert meter.result["metrics"]["data_wait_seconds"] > 0
 
 
-def test_a_step_with_an_evaluation_in_it_is_left_out(tmp_path: Path) -> None:
+def test_a_step_with_an_evaluation_in_it_is_left_out(tmp_path: Path, device: Any) -> None:
     import transformers
 
     from pilotkit.meter.callbacks.transformers_trainer import TrainerMeter
@@ -85,14 +87,15 @@ def test_a_step_with_an_evaluation_in_it_is_left_out(tmp_path: Path) -> None:
         str(tmp_path / "out"), max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[],
         eval_strategy="steps", eval_steps=2, save_strategy="no", disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
-    transformers.Trainer(Net(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[meter]).train()
+    rows = Rows(device)
+    transformers.Trainer(Net(), arguments, train_dataset=rows, eval_dataset=rows, callbacks=[meter]).train()
     assert meter.result is not None
-    # Evaluation reads 64 rows, 0.64 s: no step has that in it.
-    assert meter.result["metrics"]["step_max_seconds"] < 0.5
+    # Evaluation reads 64 rows, 16 s: no step has that in it. The first one reads a batch ahead.
+    assert meter.result["metrics"]["step_max_seconds"] == 4 * ROW_SECONDS
     assert meter.result["metrics"]["num_measured_steps"] == 4
 
 
-def test_lightning_trainer(tmp_path: Path) -> None:
+def test_lightning_trainer(tmp_path: Path, device: Any) -> None:
     import lightning.pytorch as pl
 
     from pilotkit.meter.callbacks.lightning_trainer import LightningMeter
@@ -113,17 +116,17 @@ def test_lightning_trainer(tmp_path: Path) -> None:
         max_steps=NUM_STEPS, accumulate_grad_batches=ACCUMULATION, accelerator="cpu", callbacks=[meter], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
-    trainer.fit(Module(), DataLoader(Rows(), batch_size=2))
+    trainer.fit(Module(), DataLoader(Rows(device), batch_size=2))
     _check(meter.result, num_steps=NUM_STEPS)
 
 
-def test_accelerate(tmp_path: Path) -> None:
+def test_accelerate(tmp_path: Path, device: Any) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
     net = Net()
     model, optimizer, loader = accelerator.prepare(
-        net, torch.optim.AdamW(net.parameters()), DataLoader(Rows(), batch_size=2)
+        net, torch.optim.AdamW(net.parameters()), DataLoader(Rows(device), batch_size=2)
     )
     with OptimizerMeter(optimizer, tmp_path / "meter.json", tokens_per_step=32, num_warmup_steps=WARMUP) as meter:
         for number, batch in enumerate(loader, 1):
@@ -136,16 +139,17 @@ def test_accelerate(tmp_path: Path) -> None:
     _check(meter.result, num_steps=NUM_STEPS)
 
 
-def test_a_plain_loop_with_a_pause() -> None:
+def test_a_plain_loop_with_a_pause(device: Any) -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with OptimizerMeter(optimizer, tokens_per_step=32, num_warmup_steps=0) as meter:
         for step in range(4):
             net(torch.ones(2, 8), torch.tensor([0, 1]))["loss"].backward()
+            device.host_work(1.0)
             optimizer.step()
             if step == 1:
-                time.sleep(0.3)
+                device.host_work(30.0)
                 meter.pause()
     assert meter.result is not None
     assert meter.result["metrics"]["num_measured_steps"] == 4
-    assert meter.result["metrics"]["step_max_seconds"] < 0.3
+    assert meter.result["metrics"]["step_max_seconds"] == 1.0
