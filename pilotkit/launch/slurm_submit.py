@@ -18,9 +18,7 @@ from typing import Any
 from pilotkit.errors import SubmissionRefused
 from pilotkit.launch.shapes import Shape
 from pilotkit.launch.slurm_view import cancel, is_inherited
-
-# submitit puts the logs of a job beside its pickles.
-JOBS_FOLDER = ".submitit"
+from pilotkit.records.sweeps import JOBS_FOLDER
 
 
 def submit_array(

@@ -2,6 +2,7 @@
 
 <output_dir>/<name>/sweeps/<sweep>/sweep.json   this manifest
 <output_dir>/<name>/sweeps/<sweep>/code/        the code that the jobs run
+<output_dir>/<name>/sweeps/<sweep>/.submitit/   submitit's: the script, the log and the pickles of each job
 <output_dir>/<name>/sweeps/<sweep>/<index>/     one folder a point, see `pilotkit.records.points`
 
 Written by the submission, twice: before anything is queued, and when the job ids are known. Jobs never write it.
@@ -24,6 +25,8 @@ from pilotkit.records.points import POINT_FILE
 SWEEP_FILE = "sweep.json"
 CODE_FOLDER = "code"
 SWEEPS_FOLDER = "sweeps"
+# submitit puts the logs of a job beside its pickles.
+JOBS_FOLDER = ".submitit"
 SWEEP_SCHEMA_VERSION = 1
 
 
@@ -93,6 +96,11 @@ def claim(sweep_dir: Path) -> None:
 def write_sweep(sweep_dir: Path, sweep: Sweep) -> None:
     """Publish the manifest, whole or not at all."""
     atomic.write_json(sweep_dir / SWEEP_FILE, dataclasses.asdict(sweep))
+
+
+def job_log(sweep_dir: Path, job_id: str | None) -> Path | None:
+    """Where submitit lets a job print, and Slurm's own words about it go."""
+    return None if job_id is None else sweep_dir / JOBS_FOLDER / job_id / f"{job_id}_0_log.out"
 
 
 def has_sweep(sweep_dir: Path) -> bool:

@@ -9,6 +9,7 @@ Called by `pilotkit.launch.follow`, which asks the scheduler. Pure: reads files,
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pilotkit.errors import RecordError
 from pilotkit.records.points import Point, read_point
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
-from pilotkit.records.sweeps import Sweep, SweepPoint
+from pilotkit.records.sweeps import Sweep, SweepPoint, job_log
 
 NOT_FINAL = ("pending", "running")
 # These say something about the point itself; every other end says something about the circumstances.
@@ -38,6 +39,10 @@ ENDS = {
     "PREEMPTED": ("preempted", "preempted for another job"),
     "OUT_OF_MEMORY": ("failed", "killed for more host memory than it asked for; raise cluster.mem_gb"),
 }
+OVER_MEMORY = ENDS["OUT_OF_MEMORY"]
+# Where Slurm counts memory without control groups it kills, and its words are in the job's own log only.
+_OVER_MEMORY_WORDS = re.compile(r"exceeded (job )?memory limit|oom[-_]kill", re.IGNORECASE)
+LOG_TAIL_BYTES = 16 * 1024
 _ACTIVE = {
     "PENDING": "pending",
     "REQUEUED": "pending",
@@ -125,12 +130,33 @@ def truth_of(sweep_dir: Path, sweep: Sweep, planned: SweepPoint, *, view: JobVie
     if view is not None and view.state in _ACTIVE:
         words = view.reason if view.reason not in ("", "None") else ""
         return dataclasses.replace(truth, status=_ACTIVE[view.state], cause=words, is_stuck=view.is_stuck)
-    status, cause = _without_record(sweep, planned, point, record, view=view, complaint=complaint)
+    status, cause = _without_record(sweep_dir, sweep, planned, point, record, view=view, complaint=complaint)
     return dataclasses.replace(truth, status=status, cause=cause)
 
 
+def _was_over_memory(log: Path | None) -> bool:
+    """Whether Slurm's last words in a job's log are that it took more memory than it had asked for."""
+    if log is None:
+        return False
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(max(stream.seek(0, 2) - LOG_TAIL_BYTES, 0))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return False
+    # The point prints into the same log: only what Slurm itself says counts.
+    return any(line.startswith("slurmstepd") and _OVER_MEMORY_WORDS.search(line) for line in lines)
+
+
 def _without_record(
-    sweep: Sweep, planned: SweepPoint, point: Point, record: Record | None, *, view: JobView | None, complaint: str
+    sweep_dir: Path,
+    sweep: Sweep,
+    planned: SweepPoint,
+    point: Point,
+    record: Record | None,
+    *,
+    view: JobView | None,
+    complaint: str,
 ) -> tuple[str, str]:
     """The point has no last word of its own: the scheduler's, or that nobody knows."""
     if view is not None:
@@ -143,6 +169,8 @@ def _without_record(
             return "failed", point.problem
         if record is not None and record.status != "running" and view.state != "FAILED":
             return record.status, _cause(record)
+        if _was_over_memory(job_log(sweep_dir, planned.job_id)):
+            return OVER_MEMORY
         return "failed", exit_words(view)
     if complaint:
         return ("running" if point.attempts else "pending"), f"Slurm does not answer: {complaint}"

@@ -27,9 +27,6 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
@@ -53,6 +50,21 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 """
+# Nothing is enforced: jobs may claim more cores than this machine has.
+LENIENT = """
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+"""
+# Jobs are bound to their cores, and killed above their memory. Processes are found by their parents, as the worker's
+# are no members of the job's process group.
+STRICT = """
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherParams=OverMemoryKill
+JobAcctGatherFrequency=task=1
+"""
 PARTITIONS = """
 PartitionName=7d    Nodes=ALL Default=YES MaxTime=7-00:00:00  DefaultTime=1:00:00 PriorityTier=10 PreemptMode=OFF
 PartitionName=30d   Nodes=ALL MaxTime=30-00:00:00 DefaultTime=1:00:00 PriorityTier=10 PreemptMode=OFF
@@ -73,6 +85,9 @@ class Cluster:
     min_job_age: int = 86400
     grace_seconds: int = 20
     has_accounting: bool = False
+    is_strict: bool = False
+    """Whether cores and memory are enforced."""
+    cores: int = 4
     _daemons: dict[str, list[int]] = field(default_factory=dict)
     _database: subprocess.Popen[bytes] | None = None
 
@@ -168,7 +183,7 @@ class Cluster:
             gres = "" if kind == "cpu" else f"Gres=gpu:{kind}:{GPUS} "
             nodes.append(
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.{11 + number} Port={self.port + 1 + number} "
-                f"CPUs=4 RealMemory=64000 {gres}Feature={kind}"
+                f"CPUs={self.cores} RealMemory=64000 {gres}Feature={kind}"
             )
             (folder / "spool" / node).mkdir()
             if gres:
@@ -187,6 +202,7 @@ class Cluster:
             ]
         lines = [
             CONTROLLER_SETTINGS.strip(),
+            (STRICT if self.is_strict else LENIENT).strip(),
             f"SlurmctldHost={host}(127.0.0.1)",
             f"SlurmctldPort={self.port}",
             f"AuthInfo=socket={self._socket},cred_expire=5",

@@ -31,31 +31,34 @@ class Out:
         self.loss = loss
 
 class Tiny(torch.nn.Module):
-    def __init__(self, slow, most_rows):
+    def __init__(self, slow, nap, most_rows):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
-        self.slow, self.most_rows = slow, most_rows
+        self.slow, self.nap, self.most_rows = slow, nap, most_rows
 
     def forward(self, input_ids, **_):
         if self.most_rows and len(input_ids) > self.most_rows:
             torch.empty(2**45)  # more than any machine has
         # Ranks of a group take their time for as long as the test wants it.
         if self.slow and os.environ.get("WORLD_SIZE") == "2" and os.path.exists(self.slow):
-            time.sleep(0.1)
+            time.sleep(self.nap)
         return Out(self.layer(input_ids[:, :4].float()).pow(2).mean())
 
-def build(how="ok", seconds=120.0, once="", slow="", most_rows=0, **_):
+def build(how="ok", seconds=120.0, once="", slow="", nap=0.1, most_rows=0, **_):
     if how == "raise":
         raise ValueError("bad row 17")
     if how == "exit":
         sys.exit(3)
+    if how == "grow":
+        held = bytearray(b"1") * 2**30
+        time.sleep(30)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "sleep" and not (once and os.path.exists(once)):
         if once:
             open(once, "w").close()
         time.sleep(seconds)
-    return Tiny(slow, most_rows)
+    return Tiny(slow, nap, most_rows)
 '''
 
 TINY = (

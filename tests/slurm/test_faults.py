@@ -66,7 +66,8 @@ def test_time_limit(lab) -> None:
     slow.touch()
     pilot = lab.submit(
         *("stage=pilot", "pilot.strategies=[ddp]", "hardware.device_count=2", "pilot.num_warmup_steps=2"),
-        *("pilot.max_warmup_steps=2", "pilot.num_measured_steps=5000", f"+model.kwargs.slow={slow}", *limit),
+        *("pilot.max_warmup_steps=2", "pilot.num_measured_steps=100", f"+model.kwargs.slow={slow}"),
+        *("+model.kwargs.nap=1.0", *limit),
     )
     sweep = running(lab, *limit)
     truths = lab.until_final(sweep, seconds=150)

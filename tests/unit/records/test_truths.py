@@ -114,3 +114,22 @@ def test_a_manifest_of_another_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({**plain, "schema_version": 9}))
     with pytest.raises(RecordError, match="version 9 is not known"):
         read_sweep(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("slurmstepd-n1: error: StepId=7_0.batch exceeded memory limit (298819584 > 209715200), being killed", True),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", True),
+        ("my own words: exceeded memory limit", False),
+        ("slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED ***", False),
+    ],
+)
+def test_slurms_own_words_in_the_log(tmp_path: Path, line: str, is_told: bool) -> None:
+    planned = SweepPoint(0, [], array=0, job_id="7_0")
+    log = tmp_path / ".submitit" / "7_0" / "7_0_0_log.out"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"{'x' * 20000}\n{line}\n")
+    truth = truth_of(tmp_path, sweep(), planned, view=JobView("FAILED", exit_code="0:9"), complaint="")
+    assert truth.status == "failed"
+    assert truth.cause == (OVER_MEMORY if is_told else KILLED)

@@ -1,0 +1,56 @@
+"""A cluster that enforces what a job asked for: its cores, and its memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, missing_programs
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    missing = missing_programs()
+    if missing:
+        pytest.fail(f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge", pytrace=False)
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    found = Cluster(folder, nodes=("cpu-1",), is_strict=True, cores=2)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_cores_and_memory(lab) -> None:
+    """R08, R09: a job works on the cores it asked for, whatever the terminal's own job was bound to. And a host
+    memory limit that Slurm enforces is told as such."""
+    foreign = {
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
+        "SLURM_CPUS_PER_TASK": "7",
+        "SLURM_NTASKS": "9",
+        "SLURM_MEM_PER_CPU": "1",
+    }
+    sweep = lab.submit("cluster.cpus_per_task=1,2", "cluster.mem_gb=2", env=foreign)
+    assert lab.until_final(sweep) == [("ok", "")] * 2
+    for index, cores in enumerate((1, 2)):
+        record = record_of(sweep, index)
+        assert record["details"]["threads"]["usable_cpus"] == cores
+        assert record["details"]["threads"]["num_threads"] == max(cores // 2, 1), "shared by two devices"
+        assert record["provenance"]["slurm"]["removed_variables"] == sorted(foreign)
+    killed = lab.submit("+model.kwargs.how=grow", "cluster.mem_gb=0.6")
+    assert lab.until_final(killed) == [
+        ("failed", "killed for more host memory than it asked for; raise cluster.mem_gb"),
+    ]
+
+
+def record_of(sweep: Path, index: int) -> dict[str, Any]:
+    point = json.loads((sweep / str(index) / "point.json").read_text())
+    found: dict[str, Any] = json.loads((Path(point["run_dir"]) / "record.json").read_text())
+    return found
