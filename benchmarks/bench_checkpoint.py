@@ -2,8 +2,9 @@
 
     python benchmarks/bench_checkpoint.py [--gigabytes 0.1 1 4] [--repeats 3] [--folder /where/the/disk/is]
 
-One process; medians. Reads come from the disk: the files are dropped from the page cache first. Exits 1 when saving or
-loading takes over 1.15 times plain DCP.
+One process; weights with the state of AdamW; medians. The two savers change places from repeat to repeat, and so do the
+loaders: many disks take the first bytes faster than those that follow at once. Reads come from the disk: the files are
+dropped from the page cache first. Exits 1 when saving or loading takes over 1.15 times plain DCP.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from machine import describe
 
-from pilotkit.records import manifest
+from pilotkit.records.digests import sha256_of
 from pilotkit.train import checkpoint
+from pilotkit.train.async_save import AsyncSaver
 from pilotkit.train.tensors import collect_tensors
 
 LIMIT = 1.15
 TENSOR_BYTES = 64_000_000
 WORKLOAD = Path(__file__).resolve().parents[1] / "tests" / "torch" / "train" / "workload.py"
-SGD = {"name": "sgd", "lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "momentum": 0.0, "weight_decay": 0.0}
+ADAMW = {"name": "adamw", "lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "momentum": 0.0, "weight_decay": 0.0}
+ADAMW_BYTES = 3  # of a weight: itself, and two moments as large
+Way = tuple[str, Callable[[], Any]]
 
 
 class Weights(torch.nn.Module):
@@ -40,7 +44,7 @@ class Weights(torch.nn.Module):
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__()
-        count = max(num_bytes // TENSOR_BYTES, 1)
+        count = max(round(num_bytes / TENSOR_BYTES), 1)
         self.parts = torch.nn.ParameterList(torch.randn(num_bytes // count // 4) for _ in range(count))
 
 
@@ -61,31 +65,58 @@ def main() -> int:
 def compare(gigabytes: float, repeats: int, where: Path | None) -> list[float]:
     """Ratios of save and load to plain DCP; the ways take turns, so that a busy disk meets all of them."""
     num_bytes = int(gigabytes * 1e9)
-    trainer = _load_workload().build_trainer(model=Weights(num_bytes), optimizer=SGD)
+    trainer = _trainer_with(num_bytes)
     tensors = collect_tensors(trainer.model, trainer.optimizer)
     content = memoryview(os.urandom(TENSOR_BYTES))
     found: dict[str, list[float]] = {}
+
+    def save_async() -> float:
+        saver = AsyncSaver()
+        saved = saver.save(trainer, folder / "async", config_text="").result()
+        saver.close()
+        return saved.blocking_seconds
+
     with tempfile.TemporaryDirectory(dir=where) as name:
         folder = Path(name)
-        for _ in range(repeats):
-            ways: list[tuple[str, Callable[[], Any]]] = [
-                ("raw write", lambda: _write(folder / "raw", content, num_bytes)),
+        for repeat in range(repeats):
+            savers: list[Way] = [
                 ("plain DCP save", lambda: dcp.save(tensors, checkpoint_id=folder / "dcp", no_dist=True)),
                 ("save", lambda: checkpoint.save(trainer, folder / "own", config_text="")),
-                ("of it digests", lambda: [manifest.describe(path) for path in (folder / "own").glob("*.distcp")]),
-                ("raw read", lambda: _read(folder / "raw")),
+            ]
+            loaders: list[Way] = [
                 ("plain DCP load", lambda: dcp.load(dict(tensors), checkpoint_id=folder / "dcp", no_dist=True)),
                 ("load", lambda: checkpoint.load(trainer, folder / "own")),
             ]
+            ways: list[Way] = [
+                ("raw write", lambda: _write(folder / "raw", content, num_bytes)),
+                *(savers if repeat % 2 else reversed(savers)),
+                ("digests alone", lambda: [sha256_of(path) for path in (folder / "own").glob("*.distcp")]),
+                ("asynchronous save", save_async),
+                ("raw read", lambda: _read(folder / "raw")),
+                *(loaders if repeat % 2 else reversed(loaders)),
+            ]
             for what, way in ways:
+                os.sync()
                 if "read" in what or "load" in what:
                     _drop_from_cache(folder)
                 started = time.perf_counter()
-                way()
+                blocking_seconds = way()
                 found.setdefault(what, []).append(time.perf_counter() - started)
-            for path in (folder / "dcp", folder / "own"):
-                shutil.rmtree(path)
+                if what == "asynchronous save":
+                    found.setdefault("of it blocking", []).append(blocking_seconds)
+            for path in ("dcp", "own", "async"):
+                shutil.rmtree(folder / path)
     return _tell(gigabytes, {what: statistics.median(seconds) for what, seconds in found.items()})
+
+
+def _trainer_with(num_bytes: int) -> Any:
+    """A state of so many bytes, as it is after a step."""
+    trainer = _load_workload().build_trainer(model=Weights(num_bytes // ADAMW_BYTES), optimizer=ADAMW)
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    return trainer
 
 
 def _tell(gigabytes: float, seconds: dict[str, float]) -> list[float]:

@@ -1,6 +1,6 @@
 """Kill -9 at random moments of a run that does little but save; then look whether anything was lost.
 
-    python benchmarks/restore_kills.py FOLDER --kills 100 --world-size 2 [--seed 0]
+    python benchmarks/restore_kills.py FOLDER --kills 100 --world-size 2 [--seed 0] [--async]
 
 Prints one JSON object. This process imports torch once and forks every rank, so that a trial is short and most kills
 fall into saves; the ranks train, save, publish and retain with the package's own code. Used by `restore_trials.py` and
@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ import torch.distributed as dist
 
 from pilotkit.records.checkpoint_check import check
 from pilotkit.records.checkpoint_store import CheckpointStore, Retention
-from pilotkit.train.store import load_newest, save_step
+from pilotkit.train.async_save import AsyncSaver
+from pilotkit.train.store import load_newest, save_step, save_step_async
 
 WORKLOAD = Path(__file__).resolve().parents[1] / "tests" / "torch" / "train" / "workload.py"
 READY_SECONDS = 60.0
 LONGEST_WAIT_SECONDS = 0.25
+RankRun = Callable[[CheckpointStore, Any, int], None]
 KEPT = Retention(keep_last=2, keep_every_steps=50)
 
 
@@ -62,14 +65,16 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--async", dest="is_async", action="store_true", help="save while training goes on")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tally = trials(options.folder, kills=options.kills, world_size=options.world_size, seed=options.seed)
+    run = _train_and_save_async if options.is_async else _train_and_save
+    tally = trials(options.folder, run, kills=options.kills, world_size=options.world_size, seed=options.seed)
     print(json.dumps(asdict(tally)))
     return int(any((tally.lost_steps, tally.damaged, tally.latest_wrong, tally.not_cleaned, tally.not_resumed)))
 
 
-def trials(folder: Path, *, kills: int, world_size: int, seed: int) -> Tally:
+def trials(folder: Path, run: RankRun, *, kills: int, world_size: int, seed: int) -> Tally:
     """Start, kill, look; the next start goes on from what is there."""
     chance = random.Random(seed)
     workload = _load_workload()
@@ -78,7 +83,7 @@ def trials(folder: Path, *, kills: int, world_size: int, seed: int) -> Tally:
     _warm_up(folder, workload)
     while tally.kills < kills:
         before = max((_step_of(path) for path in store.whole()), default=0)
-        ranks, pipe = _start(folder, store, workload, world_size=world_size, number=tally.kills)
+        ranks, pipe = _start(folder, store, workload, run, world_size=world_size, number=tally.kills)
         resumed_at, acknowledged = _kill_at_random(ranks, pipe, chance, tally)
         tally.not_resumed += resumed_at != before
         _look(store, tally, acknowledged=acknowledged)
@@ -97,7 +102,7 @@ def _warm_up(folder: Path, workload: Any) -> None:
 
 
 def _start(
-    folder: Path, store: CheckpointStore, workload: Any, *, world_size: int, number: int
+    folder: Path, store: CheckpointStore, workload: Any, run: RankRun, *, world_size: int, number: int
 ) -> tuple[list[int], int]:
     reader, writer = os.pipe()
     ranks = []
@@ -105,7 +110,10 @@ def _start(
         pid = os.fork()
         if pid == 0:
             try:
-                _train_and_save(folder / f"rendezvous-{number}", store, workload, rank, world_size, writer)
+                trainer = _join(folder / f"rendezvous-{number}", workload, rank, world_size)
+                load_newest(store, trainer)
+                _say(writer, rank, trainer.step)
+                run(store, trainer, writer)
             except BaseException:
                 # A rank whose neighbour was killed ends here; anything else is found in this file.
                 with open(folder / "errors.txt", "a", encoding="utf-8") as stream:
@@ -116,22 +124,33 @@ def _start(
     return ranks, reader
 
 
-def _train_and_save(
-    rendezvous: Path, store: CheckpointStore, workload: Any, rank: int, world_size: int, writer: int
-) -> None:
-    """Runs until it is killed. Rank 0 says where it goes on, then every step whose save has returned."""
+def _join(rendezvous: Path, workload: Any, rank: int, world_size: int) -> Any:
+    """The trainer of one rank, among the others."""
     if world_size > 1:
         shared = dist.FileStore(str(rendezvous), world_size)
         dist.init_process_group(
             "gloo", store=shared, rank=rank, world_size=world_size, timeout=datetime.timedelta(seconds=30)
         )
-    trainer = workload.build_trainer(strategy="fsdp" if world_size > 1 else "single")
-    load_newest(store, trainer)
-    _say(writer, rank, trainer.step)
+    return workload.build_trainer(strategy="fsdp" if world_size > 1 else "single")
+
+
+def _train_and_save(store: CheckpointStore, trainer: Any, writer: int) -> None:
+    """Runs until it is killed. Rank 0 says where it goes on, then every step whose save has returned."""
     while True:
         trainer.train_step()
         save_step(store, trainer, config_text="", retention=KEPT)
-        _say(writer, rank, trainer.step)
+        _say(writer, trainer.rank, trainer.step)
+
+
+def _train_and_save_async(store: CheckpointStore, trainer: Any, writer: int) -> None:
+    """The same, but the next step is trained while the last one is written; a step is said once it is on the disk."""
+    saver = AsyncSaver()
+    while True:
+        trainer.train_step()
+        saved = saver.wait()
+        if saved is not None:
+            _say(writer, trainer.rank, _step_of(saved.path))
+        save_step_async(store, trainer, saver=saver, config_text="", retention=KEPT)
 
 
 def _say(writer: int, rank: int, step: int) -> None:

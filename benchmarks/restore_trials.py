@@ -63,18 +63,24 @@ def main() -> int:
 
 
 def kills(folder: Path, *, count: int, seed: int) -> list[Line]:
-    """Half of them on one process, half on two ranks."""
+    """Half of them on one process, half on two ranks; then half as many again while the save is asynchronous."""
     lines = []
-    for world_size, share in ((1, count - count // 2), (2, count // 2)):
-        here = folder / str(world_size)
+    for world_size, how, share in (
+        (1, [], count - count // 2),
+        (2, [], count // 2),
+        (1, ["--async"], count // 4),
+        (2, ["--async"], count // 4),
+    ):
+        here = folder / f"{world_size}{''.join(how)}"
         here.mkdir(parents=True)
         command = [sys.executable, str(HERE / "restore_kills.py"), str(here), "--kills", str(share)]
-        command += ["--world-size", str(world_size), "--seed", str(seed)]
+        command += ["--world-size", str(world_size), "--seed", str(seed), *how]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
         assert done.stdout, done.stderr
         tally = json.loads(done.stdout.splitlines()[-1])
         lost = max(tally[name] for name in ("lost_steps", "damaged", "latest_wrong", "not_cleaned", "not_resumed"))
         where = f"kill -9 at a random moment, {world_size} rank{'s' if world_size > 1 else ''}"
+        where += ", asynchronous saves" if how else ""
         meaning = (
             f"nothing lost of {tally['saves']} saves; {tally['partials']} kills left a part, "
             f"reported and cleaned; {tally['kills_of_all_ranks']} of all ranks at once"

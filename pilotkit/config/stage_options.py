@@ -162,6 +162,8 @@ class RestoreOptions:
     where pilotkit was started."""
     allow_changes: List[str] = field(default_factory=list)
     """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
+    async_save: bool = False
+    """Save while the next steps are trained: the checkpoint has to hold the moment of the call all the same."""
     export: bool = False
     """Write the restored weights as safetensors and have a program that knows nothing of pilotkit read them."""
     export_rtol: float = option(1e-5, ge=0)

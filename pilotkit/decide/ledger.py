@@ -121,6 +121,8 @@ def build_ledger(
         cost.line("evaluation", ("measure", "eval_batch_seconds"), count=num_evals * num_eval_batches),
         cost.line(
             "checkpoint saves",
+            # Of an asynchronous save only this part stops training.
+            ("restore", "checkpoint_blocking_seconds"),
             ("restore", "checkpoint_save_seconds"),
             ("prove", "checkpoint_save_seconds"),
             count=num_checkpoints,

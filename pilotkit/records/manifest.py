@@ -15,10 +15,10 @@ from typing import Any
 
 from pilotkit.errors import CheckpointError
 from pilotkit.records import atomic
+from pilotkit.records.digests import sha256_of
 
 MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
-CHUNK_BYTES = 4 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,10 @@ class Entry:
 
 def describe(path: Path) -> Entry:
     """Read one file to its end, and flush it to disk."""
-    digest = hashlib.sha256()
+    num_bytes, sha256 = sha256_of(path)
     with open(path, "rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-        num_bytes = stream.tell()
         os.fsync(stream.fileno())
-    return Entry(path.name, num_bytes, digest.hexdigest())
+    return Entry(path.name, num_bytes, sha256)
 
 
 def write(folder: Path, entries: Iterable[Entry], *, about: Mapping[str, Any] | None = None) -> None:
@@ -105,7 +102,7 @@ def damage(folder: Path, entry: Entry) -> str | None:
         num_bytes = path.stat().st_size
         if num_bytes != entry.num_bytes:
             return f"{path}: {num_bytes} bytes, written with {entry.num_bytes}"
-        if describe(path).sha256 != entry.sha256:
+        if sha256_of(path)[1] != entry.sha256:
             return f"{path}: its content changed since it was written (sha256 differs)"
     except OSError as error:
         return f"{path}: {error.strerror or error}"

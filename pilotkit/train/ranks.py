@@ -32,12 +32,12 @@ def gather_scalar(value: Tensor) -> Tensor:
     return torch.stack(gathered)
 
 
-def gather_objects(value: Any) -> list[Any]:
-    """One plain object of every rank, in the order of ranks, on every rank. A collective."""
+def gather_objects(value: Any, *, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """One plain object of every rank, in the order of ranks, on every rank. A collective, of the default group."""
     if not has_group():
         return [value]
     gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
+    dist.all_gather_object(gathered, value, group=group)
     return gathered
 
 

@@ -6,8 +6,9 @@
         trainer.train_step()
         save_step(store, trainer, config_text=..., retention=Retention(keep_last=3))
 
-Every rank calls both. A kill at any moment leaves the newest whole checkpoint loadable. What is on disk, and what may
-go, is decided by `records.checkpoint_store`.
+With an `AsyncSaver`, `save_step_async` does the same while training goes on. Every rank calls them. A kill at any
+moment leaves the newest whole checkpoint loadable. What is on disk, and what may go, is decided by
+`records.checkpoint_store`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 
 from pilotkit.records.checkpoint_store import CheckpointStore, Retention
 from pilotkit.train import checkpoint
+from pilotkit.train.async_save import AsyncSaver, PendingSave
 from pilotkit.train.checkpoint import CheckpointError, DamagedCheckpoint, LoadedCheckpoint, SavedCheckpoint
 from pilotkit.train.ranks import gather_objects, synchronize_ranks
 from pilotkit.train.trainer import Trainer
 
-__all__ = ["CheckpointStore", "Retention", "load_newest", "save_step"]
+__all__ = ["CheckpointStore", "Retention", "load_newest", "save_step", "save_step_async"]
 
 
 def save_step(
@@ -38,6 +40,28 @@ def save_step(
     publish(store, saved, rank=trainer.rank, retention=retention)
     synchronize_ranks()
     return saved
+
+
+def save_step_async(
+    store: CheckpointStore,
+    trainer: Trainer,
+    *,
+    saver: AsyncSaver,
+    config_text: str,
+    retention: Retention | None = None,
+    eval_loss: float | None = None,
+) -> PendingSave:
+    """`save_step` by `saver`: `latest` and the retention follow in the background, after the last byte is on the disk.
+
+    Until then `latest` names the one before, which no retention takes. Raises CheckpointError as `AsyncSaver.save`.
+    """
+    rank = trainer.rank
+
+    def on_saved(saved: SavedCheckpoint) -> None:
+        publish(store, saved, rank=rank, retention=retention)
+
+    path = store.path_of(trainer.step)
+    return saver.save(trainer, path, config_text=config_text, eval_loss=eval_loss, on_saved=on_saved)
 
 
 def publish(store: CheckpointStore, saved: SavedCheckpoint, *, rank: int, retention: Retention | None) -> None:

@@ -27,10 +27,12 @@ def collect_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     Asking for optimizer state before the first step makes torch run a step with learning rate 0; what that leaves
     (a step counter of 1, moments of the weight decay) is set back to zero, where the first real step begins.
     """
-    is_fresh = not any(optimizer.state.values())
-    optimizer_state: Any = dcp_state.get_optimizer_state_dict(model, optimizer)["state"]
-    if is_fresh:
-        _zero_state(optimizer)
+    optimizer_state: Any = {}
+    if not _is_stateless(optimizer):
+        is_fresh = not any(optimizer.state.values())
+        optimizer_state = dcp_state.get_optimizer_state_dict(model, optimizer)["state"]
+        if is_fresh:
+            _zero_state(optimizer)
     tensors: dict[str, Tensor] = {}
     for name, value in dcp_state.get_model_state_dict(model).items():
         if not isinstance(value, Tensor):
@@ -41,6 +43,11 @@ def collect_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
             assert isinstance(value, Tensor), (name, state)
             tensors[f"optimizer.{name}.{state}"] = value
     return tensors
+
+
+def _is_stateless(optimizer: torch.optim.Optimizer) -> bool:
+    """Torch takes an optimizer that never has state for a fresh one, each time: gradients of zero, and a step."""
+    return isinstance(optimizer, torch.optim.SGD) and not any(group["momentum"] for group in optimizer.param_groups)
 
 
 @torch.no_grad()
@@ -80,6 +87,10 @@ def restore_tensors(
         name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
     }
     dcp_state.set_model_state_dict(model, weights)
+    if _is_stateless(optimizer):
+        for own, group in zip(optimizer.param_groups, param_groups, strict=True):
+            own.update(group)
+        return
     current: Any = dcp_state.get_optimizer_state_dict(model, optimizer)
     groups = [
         {**group, "params": own["params"]} for group, own in zip(param_groups, current["param_groups"], strict=True)

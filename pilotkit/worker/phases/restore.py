@@ -14,6 +14,7 @@ from pilotkit.config.load import dump
 from pilotkit.config.resume import is_allowed, refuse_differences
 from pilotkit.records.checkpoint_check import is_store
 from pilotkit.train import checkpoint, fingerprint
+from pilotkit.train.async_save import AsyncSaver
 from pilotkit.train.checkpoint import CheckpointError
 from pilotkit.train.export import export
 from pilotkit.train.store import CheckpointStore, load_newest
@@ -39,20 +40,33 @@ def run_and_save(session: Session) -> dict[str, Any]:
     built = build_for(session, strategy=session.config.parallelism.strategy)
     steps = run_steps(session, built, num_steps=session.config.restore.num_steps, label="before the save")
     seam = _state(session, built)
-    path = session.run_dir.checkpoints / CHECKPOINT_NAME
-    saved = checkpoint.save(built.trainer, path, config_text=dump(session.config))
-    next_batches = _next_batches(session, built)
+    saved, next_batches = _save(session, built)
     built.close()
-    return {
-        "steps": steps,
-        "seam": seam,
-        "next_batches": next_batches,
-        "metrics": {
-            "checkpoint_bytes": saved.num_bytes,
-            "checkpoint_save_seconds": saved.seconds,
-            "checkpoint_save_bytes_per_second": saved.num_bytes / saved.seconds,
-        },
+    metrics = {
+        "checkpoint_bytes": saved.num_bytes,
+        "checkpoint_save_seconds": saved.seconds,
+        "checkpoint_save_bytes_per_second": saved.num_bytes / saved.seconds,
     }
+    if session.config.restore.async_save:
+        metrics["checkpoint_blocking_seconds"] = saved.blocking_seconds
+    return {"steps": steps, "seam": seam, "next_batches": next_batches, "metrics": metrics}
+
+
+def _save(session: Session, built: Built) -> tuple[checkpoint.SavedCheckpoint, dict[str, Any]]:
+    """The checkpoint, and the batches that follow it. An asynchronous save is tried with steps that change everything.
+
+    What is saved then has to be the moment of the call: it is compared with the state before it, as always.
+    """
+    path, config_text = session.run_dir.checkpoints / CHECKPOINT_NAME, dump(session.config)
+    if not session.config.restore.async_save:
+        return checkpoint.save(built.trainer, path, config_text=config_text), _next_batches(session, built)
+    saver = AsyncSaver()
+    pending = saver.save(built.trainer, path, config_text=config_text)
+    next_batches = _next_batches(session, built)
+    run_steps(session, built, num_steps=session.config.restore.num_steps, label="while it is saved")
+    saved = pending.result()
+    saver.close()
+    return saved, next_batches
 
 
 def load_and_run(session: Session) -> dict[str, Any]:

@@ -14,11 +14,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 # 100 in all; `benchmarks/restore_trials.py` runs as many again with other moments.
-@pytest.mark.parametrize(("kills", "world_size"), [(80, 1), (20, 2)], ids=["one process", "two ranks"])
-def test_nothing_is_lost(kills, world_size, tmp_path):
+@pytest.mark.parametrize(
+    ("kills", "world_size", "how"),
+    [(60, 1, []), (20, 2, []), (15, 1, ["--async"]), (5, 2, ["--async"])],
+    ids=["one process", "two ranks", "one process, asynchronous", "two ranks, asynchronous"],
+)
+def test_nothing_is_lost(kills, world_size, how, tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "restore_kills.py"), str(tmp_path)]
     done = subprocess.run(
-        [*command, "--kills", str(kills), "--world-size", str(world_size), "--seed", "1"],
+        [*command, "--kills", str(kills), "--world-size", str(world_size), "--seed", "1", *how],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

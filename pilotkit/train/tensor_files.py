@@ -1,0 +1,229 @@
+"""How torch.distributed.checkpoint writes and reads the files of a checkpoint here. Used by `checkpoint` and `saving`.
+
+The files are torch's own (`dcp_to_torch_save` reads them). The writer knows the digest of a file when it is written.
+The reader resolves no name of a pickle but those of tensors, and reads the bytes of a whole tensor straight to where
+they belong; torch's reader makes a tensor for them first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from pilotkit.errors import CheckpointError
+from pilotkit.records import manifest
+from pilotkit.records.checkpoint_check import INDEX_FILE
+from pilotkit.records.digests import DigestedStream
+from pilotkit.records.tensor_index import load_index
+
+LOCAL_HEADER_BYTES = 30  # of a zip archive, before the name and the extra field
+STORAGES = {  # the words that torch.save has for dtypes; one that is not here goes torch's own way
+    torch.float64: "DoubleStorage",
+    torch.float32: "FloatStorage",
+    torch.float16: "HalfStorage",
+    torch.bfloat16: "BFloat16Storage",
+    torch.int64: "LongStorage",
+    torch.int32: "IntStorage",
+    torch.uint8: "ByteStorage",
+    torch.bool: "BoolStorage",
+}
+
+
+class TensorWriter(FileSystemWriter):
+    """DCP's writer; `entries` describes every file that this rank has written."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._digested = _DigestedFiles()
+        self.fs = self._digested
+
+    @property
+    def entries(self) -> list[manifest.Entry]:
+        return self._digested.entries
+
+
+class _DigestedFiles(FileSystem):
+    """Files whose digest is made while they are written."""
+
+    def __init__(self) -> None:
+        self.entries: list[manifest.Entry] = []
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[io.IOBase]:
+        # DCP writes its index aside, and renames it.
+        name = Path(path).name.removesuffix(".tmp")
+
+        def closed(num_bytes: int, sha256: str) -> None:
+            self.entries.append(manifest.Entry(name, num_bytes, sha256))
+
+        with super().create_stream(path, mode) as raw:
+            stream = DigestedStream(raw, on_closed=closed) if "w" in mode else None
+            try:
+                yield stream or raw
+            finally:
+                if stream is not None:
+                    stream.close()
+
+
+class TensorReader(FileSystemReader):
+    """DCP's reader, with an index that is not unpickled blindly."""
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        del args, kwargs
+        metadata: Metadata = load_index(Path(self.path) / INDEX_FILE, resolve=_class_of)
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        for place in (metadata.storage_data or {}).values():
+            if Path(place.relative_path).name != place.relative_path:
+                raise CheckpointError(f"{self.path}: its index names a file outside: {place.relative_path}")
+        return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """In the order in which the bytes lie on the disk; what is not a whole tensor in one piece is torch's."""
+        left: list[ReadItem] = []
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+        for name, items in sorted(by_file.items()):
+            with open(Path(self.path) / name, "rb", buffering=0) as stream:
+                for item in sorted(items, key=lambda item: int(self.storage_data[item.storage_index].offset)):
+                    if not self._read_straight(stream, item, planner):
+                        left.append(item)
+        return super().read_data(LoadPlan(left), planner)
+
+    def _read_straight(self, stream: io.RawIOBase, item: ReadItem, planner: LoadPlanner) -> bool:
+        place = self.storage_data[item.storage_index]
+        if item.type != LoadItemType.TENSOR or place.transform_descriptors or any(item.storage_offsets):
+            return False
+        target = planner.resolve_tensor(item).detach()
+        record = _record_in(stream, place.offset, place.length)
+        if record is None or not record.is_like(target):
+            return False
+        stream.seek(place.offset + record.offset)
+        view = memoryview(target.reshape(-1).view(torch.uint8).numpy())
+        while len(view):
+            count = stream.readinto(view)
+            if not count:
+                raise CheckpointError(f"{self.path}/{place.relative_path}: ends in the middle of a tensor")
+            view = view[count:]
+        planner.commit_tensor(item, target)
+        return True
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The bytes of one tensor in a slice of a file, and what its pickle says of them."""
+
+    offset: int
+    num_bytes: int
+    storage: str
+    storage_offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def is_like(self, target: Tensor) -> bool:
+        """Whether the bytes can go there as they are."""
+        return (
+            target.device.type == "cpu"
+            and target.is_contiguous()
+            and self.storage_offset == 0
+            and self.storage == STORAGES.get(target.dtype)
+            and self.size == tuple(target.shape)
+            and self.stride == target.stride()
+            and self.num_bytes == target.nbytes > 0
+        )
+
+
+@dataclass(frozen=True)
+class _About:
+    """The arguments of `torch._utils._rebuild_tensor_v2`, of which the storage is told by its type."""
+
+    storage: str
+    storage_offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _TensorPickle(pickle.Unpickler):
+    """What torch.save wrote of one plain tensor, with nothing executed; anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return lambda storage, offset, size, stride, *_: _About(storage, offset, tuple(size), tuple(stride))
+        if (module, name) == ("collections", "OrderedDict"):
+            return dict
+        if module == "torch" and name in STORAGES.values():
+            return name
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> str:
+        """("storage", its type, key, device, number of elements)."""
+        return str(pid[1])
+
+
+class _Slice(io.RawIOBase):
+    """A part of a file as a file of its own, for zipfile."""
+
+    def __init__(self, stream: Any, start: int, length: int) -> None:
+        self._stream, self._start, self._length, self._place = stream, start, length, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._length}[whence]
+        self._place = max(base + offset, 0)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)[: max(self._length - self._place, 0)]
+        self._stream.seek(self._start + self._place)
+        count: int = self._stream.readinto(view)
+        self._place += count
+        return count
+
+
+def _record_in(stream: Any, start: int, length: int) -> _Record | None:
+    """What torch.save wrote there, when it is one tensor in native byte order; None when it is anything else."""
+    try:
+        with zipfile.ZipFile(cast(Any, _Slice(stream, start, length))) as archive:
+            [data] = [info for info in archive.infolist() if "/data/" in info.filename]
+            folder = data.filename.partition("/")[0]
+            about = _TensorPickle(io.BytesIO(archive.read(f"{folder}/data.pkl"))).load()
+            is_native = archive.read(f"{folder}/byteorder") == sys.byteorder.encode()
+    except (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, TypeError, IndexError):
+        return None
+    if data.compress_type != zipfile.ZIP_STORED or not is_native or not isinstance(about, _About):
+        return None
+    stream.seek(start + data.header_offset)
+    header = stream.read(LOCAL_HEADER_BYTES)
+    lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    offset = data.header_offset + LOCAL_HEADER_BYTES + lengths
+    return _Record(offset, data.file_size, about.storage, about.storage_offset, about.size, about.stride)
+
+
+def _class_of(module: str, name: str) -> object:
+    """A name that `tensor_index` has found harmless. Paths written by another Python's pathlib are this one's."""
+    return getattr(importlib.import_module("pathlib" if module.startswith("pathlib") else module), name)
