@@ -142,6 +142,8 @@ JAPANESE = {
     "Validation quality": "検証の質",
     "Probability to be done over days": "日数に対する完了確率",
     "Every option, and why": "すべての候補とその理由",
+    "What would decide the open options": "未定の候補を決めるための実行",
+    "command": "コマンド",
     "What it costs": "費用の内訳",
     "If an assumption is wrong": "仮定が外れた場合",
     "What would have to change": "何を変えればよいか",
