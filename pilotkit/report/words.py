@@ -42,6 +42,7 @@ JAPANESE = {
     "The evidence": "証拠",
     "Sweep": "スイープ",
     "Traceback": "トレースバック",
+    "filter rows": "行を絞り込む",
     "further reasons": "その他の理由",
     "took": "所要時間",
     "Made by pilotkit.": "pilotkit が作成。",

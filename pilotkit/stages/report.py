@@ -14,7 +14,7 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records
 from pilotkit.report.comparison import render_comparison
 from pilotkit.report.exports import to_csv, to_markdown
-from pilotkit.report.page import recorded_verdict, render_page, style_sheet
+from pilotkit.report.page import recorded_verdict, render_page
 from pilotkit.stages.run import Run, StageResult
 
 # What a sweep varies: everything else of the run is the same.
@@ -60,7 +60,7 @@ def _compare(run: Run, records: list[Record], *, path: Path) -> None:
         fix = "name a study that has records, as name=... called it"
         raise ConfigError([Problem("report.compare_with", name, f"a study in {run.output_dir}", fix)])
     names = (run.config.name, name)
-    atomic.write_text(path, render_comparison(records, list(other.values()), names=names, style=style_sheet()))
+    atomic.write_text(path, render_comparison(records, list(other.values()), names=names))
     run.console.line(f"  comparison: {path}")
 
 
