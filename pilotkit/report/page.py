@@ -1,7 +1,7 @@
 """The page: one HTML file that a person who pays can read, with every number's origin and the way to its record.
 
 Called by the stages `report` and `all`, which write the text it returns. The page needs no network and
-is whole without its script. Writes nothing, and takes its date from the records, so that the same records give the same page.
+is whole without its script. Takes its date from the records, so that the same records give the same page.
 """
 
 from __future__ import annotations

@@ -134,6 +134,8 @@ JAPANESE = {
     # titles
     "Memory of one device": "1 台のメモリ",
     "Time of each measured step": "各ステップの時間",
+    "Loss by precision": "精度ごとの損失",
+    "Loss before and after the restore": "復元前後の損失",
     "Where a step goes": "1 ステップの内訳",
     "Tokens per second by strategy": "方式ごとの毎秒トークン数",
     "Further figures of each strategy": "各方式のその他の値",
