@@ -111,6 +111,7 @@ def observe(truth: Truth, rng: np.random.Generator) -> Candidate:
             "restore",
             {"world_size": world, "checkpoint_save_seconds": truth.save, "restart_seconds": truth.restart},
         ),
+        "qualify": record("qualify", {}),
     }
     ledger = build_ledger(
         records, num_steps=NUM_STEPS, num_evals=0, num_eval_batches=0,

@@ -3,8 +3,8 @@
 Called by stage `plan`. The rules, in order; the first that speaks decides:
 
 1. what does not fit into memory is rejected;
-2. an AMD option whose software stack has no passed record of `qualify` is rejected;
-3. what lacks evidence is left open: it is neither taken nor turned down;
+2. an accelerator whose software stack was tried by `qualify` and found unfit is rejected;
+3. what lacks evidence, a passed `qualify` included, is left open: it is neither taken nor turned down;
 4. what is not done within any reservation with the target probability is rejected;
 5. of the rest the one with the least `cost` (the least `gpu_hours` where a price is missing) is accepted. The
    cheapest A100 is the baseline that the others are priced against: an H100 has to pay for itself by a measured
@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pilotkit.decide.option import Option
-from pilotkit.units import HOUR, format_seconds
+from pilotkit.units import HOUR, format_bytes, format_seconds
 
 Decision = Literal["accepted", "rejected", "open"]
 BASELINE = "a100"
 HOPPER_PRECISIONS = ("fp8",)
+LARGER = 1.1
+"""A device holds more than the baseline from here on: drivers alone make a few percent."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,13 @@ class Choice:
     currency: str
 
 
-def choose(options: Sequence[Option], *, currency: str) -> Choice:
-    """Apply the rules. The order of `options` decides nothing but ties in every named quantity."""
-    early = {id(option): found for option in options if (found := _early(option)) is not None}
+def choose(options: Sequence[Option], *, currency: str, baseline_memory_bytes: float | None = None) -> Choice:
+    """Apply the rules. The order of `options` decides nothing but ties in every named quantity.
+
+    `baseline_memory_bytes` is one A100's, for the words about larger memory.
+    """
+    judged_early = ((option, _early(option, baseline_memory_bytes)) for option in options)
+    early = {id(option): found for option, found in judged_early if found is not None}
     holding = [option for option in options if id(option) not in early]
     priced = all(option.holding is not None and option.holding.cost is not None for option in holding)
     quantity = "cost" if priced and holding else "gpu_hours"
@@ -58,15 +64,17 @@ def choose(options: Sequence[Option], *, currency: str) -> Choice:
     return Choice([*judged, *rest], best, quantity, currency)
 
 
-def _early(option: Option) -> Judged | None:
+def _early(option: Option, baseline_memory_bytes: float | None) -> Judged | None:
     if option.fit.answer == "does not fit":
         return Judged(option, "rejected", f"{option.label} {option.fit.sentence}")
-    if option.device_type == "rocm" and not option.qualified:
-        text = f"{option.label}: its software stack is not qualified, no record of stage qualify says it is fit"
-        return Judged(option, "rejected", text)
+    unqualified = _unqualified(option, baseline_memory_bytes)
+    if option.disqualified:
+        return Judged(option, "rejected", f"{option.label}: {unqualified}: {option.disqualified}")
     if option.missing or not option.outcomes or option.fit.answer == "not known":
         lacking = option.missing or [f"memory: {option.fit.sentence}"]
-        return Judged(option, "open", f"{option.label}: not decided, evidence is missing ({'; '.join(lacking)})")
+        words = f"{unqualified}; " if unqualified else ""
+        text = f"{option.label}: {words}not decided, evidence is missing ({'; '.join(lacking)})"
+        return Judged(option, "open", text)
     if option.holding is None:
         longest = max(option.outcomes, key=lambda item: item.days)
         needs = "it never ends" if longest.target_hours is None else f"it needs {_hours(longest.target_hours)}"
@@ -76,6 +84,17 @@ def _early(option: Option) -> Judged | None:
         )
         return Judged(option, "rejected", text)
     return None
+
+
+def _unqualified(option: Option, baseline_memory_bytes: float | None) -> str:
+    """What an accelerator has to offer and may not be taken for yet; empty for one that is qualified."""
+    if option.qualified or option.device_type == "cpu":
+        return ""
+    memory, base = option.memory_bytes, baseline_memory_bytes
+    larger = ""
+    if memory and base and memory >= LARGER * base:
+        larger = f"larger memory per device ({format_bytes(memory)} against {format_bytes(base)} of an A100), "
+    return f"{larger}not qualified for this application"
 
 
 def _rank(option: Option, quantity: str) -> tuple[float, float, str]:

@@ -43,6 +43,21 @@ def weigh(record: Record, *, strategy: str | None, recomputation: str = "none") 
     return _READERS[record.stage](record)
 
 
+def void_because(record: Record, *, lock: Record | None) -> str | None:
+    """Why a record cannot count beside the newest lock of its configuration, or None.
+
+    Without a lock nothing can be said to have drifted from it.
+    """
+    if lock is None or lock.lock_digest is None or record.lock_digest == lock.lock_digest:
+        return None
+    if record.lock_digest is None:
+        return f"not pinned, {record.run_id} was made without a lock"
+    gate: Mapping[str, Any] = record.provenance.get("gate") or {}
+    fields = ", ".join(str(item["field"]) for item in gate.get("drift") or ())
+    what = f" ({fields})" if fields and str(gate.get("against", "")).endswith(lock.run_id) else ""
+    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}{what}"
+
+
 def spread_of(records: Mapping[str, Record], *, strategy: str) -> float | None:
     """Coefficient of variation of the intended run's step time (0.03: 3 %), from the record its steps come from."""
     stage, metric = ("measure", "step_spread") if strategy == "single" else ("pilot", f"{strategy}_step_spread")

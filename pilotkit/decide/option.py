@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotkit.decide.cost import Prices, cost_of, energy_kwh
+from pilotkit.decide.evidence import FAULTS
 from pilotkit.decide.finish import Finish, Work, simulate
 from pilotkit.decide.knee import Scaling
 from pilotkit.decide.memory import Fit, fit_of
 from pilotkit.decide.reservation import ReservationOutcome, judge
 from pilotkit.decide.scaling import ScalePoint
 from pilotkit.decide.study import Candidate
+from pilotkit.decide.verdict import stage_command
 from pilotkit.decide.workload import Assumptions, WorkMissing, work_of
 from pilotkit.units import HOUR
 
@@ -41,6 +43,11 @@ class Option:
     missing: list[str]
     qualified: bool
     overrides: list[str]
+    disqualified: str = ""
+    """Why the software stack was tried and found unfit, with the run id; empty when it was not."""
+    memory_bytes: float | None = None
+    commands: list[str] = dataclasses.field(default_factory=list)
+    """What would supply the evidence that is missing, one command a stage."""
     tokens_per_second: float | None = None
     gpu_hours: float | None = None
     energy_kwh: float | None = None
@@ -52,6 +59,10 @@ class Option:
         """The cheapest reservation that holds the run, the shortest where there are no prices."""
         found = [outcome for outcome in self.outcomes if outcome.fits]
         return min(found, key=lambda item: (item.cost if item.cost is not None else 0.0, item.days), default=None)
+
+    def lacking(self, what: str) -> Option:
+        """The same option with one thing more that is missing."""
+        return dataclasses.replace(self, missing=[*self.missing, what])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the record."""
@@ -75,15 +86,22 @@ def evaluate(
     assumptions: Assumptions,
     reservations: Mapping[str, float],
     prices: Prices,
+    overrides: Sequence[str] = (),
 ) -> Evaluated:
-    """Judge one number of devices of one candidate. `reservations` are days by name."""
+    """Judge one number of devices of one candidate.
+
+    `reservations` are days by name; `overrides` is what the user typed, repeated in the commands.
+    """
     point = scaling.at(num_devices) if scaling is not None else None
     own = num_devices == candidate.num_devices
     bare = _bare(candidate, num_devices=num_devices, point=point)
     budget = candidate.records.get("budget")
     missing = _missing(candidate, budget_there=budget is not None)
+    words = candidate.command_words(overrides)
+    commands = [stage_command(text.partition(":")[0], overrides=words) for text in missing]
+    bare = dataclasses.replace(bare, missing=missing, commands=commands)
     if budget is None or (point is None and not own):
-        return Evaluated(dataclasses.replace(bare, missing=missing or ["scaling: this number of devices is not valid"]))
+        return Evaluated(bare if missing else bare.lacking("scaling: this number of devices is not valid"))
     try:
         work = work_of(
             budget,
@@ -92,11 +110,11 @@ def evaluate(
             **_step_changes(budget.metrics.get("tokens_per_step"), budget.details.get("ledger") or (), point),
         )
     except WorkMissing as error:
-        return Evaluated(dataclasses.replace(bare, missing=[*missing, f"budget: not known: {error}"]))
+        return Evaluated(bare.lacking(f"budget: not known: {error}"))
     finish = simulate(work, num_draws=assumptions.num_draws, seed=assumptions.seed)
     return Evaluated(
         _with_outcomes(
-            dataclasses.replace(bare, missing=missing),
+            bare,
             candidate,
             finish=finish,
             target=assumptions.target_probability,
@@ -113,7 +131,6 @@ def _bare(candidate: Candidate, *, num_devices: int, point: ScalePoint | None) -
     own = num_devices == candidate.num_devices
     origin = str(steps["origin"]) if own and steps else point.origin if point is not None else "not run"
     label = candidate.label if own else f"{num_devices} x {candidate.label.split(' x ', 1)[1]}"
-    qualify = candidate.records.get("qualify")
     return Option(
         label=label,
         hardware=candidate.hardware,
@@ -125,8 +142,10 @@ def _bare(candidate: Candidate, *, num_devices: int, point: ScalePoint | None) -
         fit=fit_of(candidate),
         outcomes=[],
         missing=[],
-        qualified=qualify is not None and qualify.status == "ok",
+        qualified=_status(candidate, "qualify") == "ok",
         overrides=candidate.overrides(),
+        disqualified=_disqualified(candidate),
+        memory_bytes=candidate.memory_bytes,
         tokens_per_second=point.tokens_per_second / point.goodput if point is not None and point.goodput else None,
     )
 
@@ -192,13 +211,29 @@ def _step_changes(
 def _missing(candidate: Candidate, *, budget_there: bool) -> list[str]:
     """Stages whose evidence an option of a plan needs and does not have."""
     needed = ["measure", *(["pilot"] if candidate.strategy != "single" else []), "restore"]
-    records = candidate.records
     found = [
-        f"{stage}: {'not run' if stage not in records else records[stage].status.replace('_', ' ')}"
+        f"{stage}: {_status(candidate, stage)}"
         for stage in needed
-        if stage not in records or records[stage].status not in ("ok", "does_not_fit")
+        if _status(candidate, stage) not in ("ok", "does not fit")
     ]
-    return found if budget_there else [*found, "budget: not run"]
+    # The processor stands in for an accelerator while a run is prepared: nobody reserves it.
+    if candidate.device_type != "cpu" and _status(candidate, "qualify") != "ok" and not _disqualified(candidate):
+        found.append(f"qualify: {_status(candidate, 'qualify')}")
+    return found if budget_there else [*found, f"budget: {_status(candidate, 'budget')}"]
+
+
+def _status(candidate: Candidate, stage: str) -> str:
+    """How the newest record of a stage ended, why it is void, or `not run`."""
+    record = candidate.records.get(stage)
+    return record.status.replace("_", " ") if record is not None else candidate.void.get(stage, "not run")
+
+
+def _disqualified(candidate: Candidate) -> str:
+    record = candidate.records.get("qualify")
+    if record is None or record.status not in FAULTS:
+        return ""
+    summary = record.problem.summary.strip().rstrip(".") if record.problem else "not qualified"
+    return f"{summary} (qualify {record.run_id})"
 
 
 def _steps_line(candidate: Candidate) -> Mapping[str, Any] | None:

@@ -39,6 +39,10 @@ class Question:
     max_global_batch_size: int | None = None
     network_bytes_per_second: float | None = None
     chosen_reservation: str | None = None
+    baseline_memory_bytes: float | None = None
+    """Of the A100, against which larger memory is called so."""
+    overrides: tuple[str, ...] = ()
+    """What the user typed, repeated in the commands that would supply what is missing."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,11 @@ def make_plan(candidates: Sequence[Candidate], *, question: Question) -> Plan:
         for count in _counts(candidate, candidates, question)
     ]
     first = evaluated[0]
-    choice = choose([item.option for item in evaluated], currency=question.prices.currency)
+    choice = choose(
+        [item.option for item in evaluated],
+        currency=question.prices.currency,
+        baseline_memory_bytes=question.baseline_memory_bytes,
+    )
     return Plan(
         question=question,
         chosen=first,
@@ -178,6 +186,7 @@ def _evaluate(candidate: Candidate, count: int, scaling: Mapping[str, Scaling], 
         assumptions=question.assumptions,
         reservations=question.reservations,
         prices=question.prices,
+        overrides=question.overrides,
     )
 
 

@@ -6,9 +6,10 @@ Called by stage `plan`. Reads each record's own configuration, so that a study m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from pilotkit.decide.evidence import void_because
 from pilotkit.decide.scaling import Measured
 from pilotkit.decide.timing import step_timing
 from pilotkit.records.record import Record
@@ -17,15 +18,31 @@ from pilotkit.records.search import newest_by_stage
 # What is trained. How it is spread, how precisely it counts and how much a device takes at once may differ.
 SAME_TRAINING = ("model", "data", "optimizer", "scheduler")
 SAME_RUN = ("seq_len", "total_tokens")
+TOLD_APART = (
+    "hardware", "parallelism", "parallelism.num_nodes", "precision", "activation_checkpointing",
+    "train.micro_batch_size",
+)  # fmt: skip
 EVIDENCE_STAGES = ("prove", "measure", "pilot", "restore", "estimate", "budget", "qualify", "numerics")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration with the newest record of each stage. `config` is plain, as records hold it."""
+    """One configuration with the newest record of each stage. `config` is plain, as records hold it.
+
+    `void` says of each stage whose newest record was made under another lock, and is not among `records`, why.
+    """
 
     config: Mapping[str, Any]
     records: Mapping[str, Record]
+    void: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], newest: Mapping[str, Record]) -> Candidate:
+        """Leave out what the newest lock of this configuration voids."""
+        lock = newest.get("lock")
+        found = {stage: void_because(record, lock=lock) for stage, record in newest.items() if stage != "lock"}
+        void = {stage: why for stage, why in found.items() if why is not None}
+        return cls(config, {stage: record for stage, record in newest.items() if stage not in void}, void)
 
     @property
     def hardware(self) -> str:
@@ -34,6 +51,12 @@ class Candidate:
     @property
     def device_type(self) -> str:
         return str(self.config["hardware"].get("device_type") or "cuda")
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Of one device, as the hardware option has it."""
+        found = self.config["hardware"].get("memory_bytes")
+        return float(found) if found else None
 
     @property
     def devices_per_node(self) -> int:
@@ -96,6 +119,10 @@ class Candidate:
             words.append(f"activation_checkpointing={self.activation_checkpointing}")
         return [*words, f"train.micro_batch_size={self.micro_batch_size}"]
 
+    def command_words(self, typed: Sequence[str]) -> list[str]:
+        """What the user typed for the chosen configuration, with what makes this candidate another one."""
+        return [*(word for word in typed if word.lstrip("+").partition("=")[0] not in TOLD_APART), *self.overrides()]
+
 
 def candidates_of(records: Sequence[Record], *, like: Mapping[str, Any], digest: str) -> list[Candidate]:
     """Every configuration of the study that trains the same as `like`, the chosen one (`digest`) first."""
@@ -104,7 +131,7 @@ def candidates_of(records: Sequence[Record], *, like: Mapping[str, Any], digest:
     for record in records:
         if record.stage in EVIDENCE_STAGES and record.config and training_of(record.config) == wanted:
             groups.setdefault(record.config_digest, record.config)
-    return [Candidate(config, newest_by_stage(list(records), config_digest=name)) for name, config in groups.items()]
+    return [Candidate.of(config, newest_by_stage(list(records), config_digest=name)) for name, config in groups.items()]
 
 
 def training_of(config: Mapping[str, Any]) -> dict[str, Any]:

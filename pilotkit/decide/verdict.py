@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilotkit.decide.evidence import Finding, weigh
+from pilotkit.decide.evidence import Finding, void_because, weigh
 from pilotkit.decide.reservation import ReservationOutcome
 from pilotkit.records.record import Record
 from pilotkit.units import HOUR, format_seconds
@@ -99,7 +99,7 @@ def decide_verdict(
         if stage == "qualify" and hardware == "cpu" and stage not in records:
             continue  # nobody reserves this machine: its stack is tried where somebody asks for it
         record = records.get(stage)
-        absence = _absence(record, lock=records.get("lock"))
+        absence = "not run" if record is None else void_because(record, lock=records.get("lock"))
         if record is None or absence is not None:
             missing.append(Missing(f"{stage}: {absence}", stage_command(stage, overrides=overrides)))
             continue
@@ -136,20 +136,6 @@ def _disagreement(measure: Record, pilot: Record) -> tuple[str, ...]:
         f"One device takes {format_seconds(one)} a step in measure and {format_seconds(other)} in pilot: the machine "
         f"was not equally free; measure again on a quiet one ({measure.run_id}, {pilot.run_id}).",
     )
-
-
-def _absence(record: Record | None, *, lock: Record | None) -> str | None:
-    """Why a record cannot count, or None. Without a lock nothing can be said to have drifted from it."""
-    if record is None:
-        return "not run"
-    if lock is None or lock.lock_digest is None or record.lock_digest == lock.lock_digest:
-        return None
-    if record.lock_digest is None:
-        return f"not pinned, {record.run_id} was made without a lock"
-    gate: Mapping[str, Any] = record.provenance.get("gate") or {}
-    fields = ", ".join(str(item["field"]) for item in gate.get("drift") or ())
-    what = f" ({fields})" if fields and str(gate.get("against", "")).endswith(lock.run_id) else ""
-    return f"drifted since {record.run_id}, the newest lock is {lock.run_id}{what}"
 
 
 def _not_built(

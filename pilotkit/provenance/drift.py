@@ -122,7 +122,7 @@ def compare_locks(
         if flat_before.get(name, ABSENT) != flat_after.get(name, ABSENT)
     ]
     found = [item for item in found if item.voids]
-    reasons = {item.field: _reason(item.field, allow or {}) for item in found}
+    reasons = {item.field: reason_for(item.field, allow or {}) for item in found}
     return Comparison(
         tuple(item for item in found if not reasons[item.field]),
         tuple(dataclasses.replace(item, reason=reasons[item.field]) for item in found if reasons[item.field]),
@@ -135,7 +135,8 @@ def voids_of(field: str) -> tuple[str, ...]:
     return next((groups for pattern, groups in _VOIDS if fnmatchcase(field, pattern)), GROUPS)
 
 
-def _reason(field: str, allow: Mapping[str, str]) -> str:
+def reason_for(field: str, allow: Mapping[str, str]) -> str:
+    """Why a field is allowed to be other than it should; empty when it is not. `allow` as in `compare_locks`."""
     return next((reason for pattern, reason in allow.items() if fnmatchcase(field, pattern)), "")
 
 

@@ -20,6 +20,8 @@ from pilotkit.provenance.digest import digest_file, digest_of
 State = Literal["clean", "dirty", "untracked", "unknown"]
 
 TIMEOUT_SECONDS = 10.0
+NO_REPOSITORY = "no git repository here"
+IGNORED = "the repository above ignores this folder"
 MAX_UNTRACKED_NAMES = 20
 
 # An untracked file up to this size is taken for code and hashed; a larger one, or one after the first
@@ -70,7 +72,7 @@ def read_git(folder: Path, *, exclude: Sequence[Path] = (), with_digest: bool = 
     try:
         top = top_of(folder)
         if _is_ignored(folder):
-            return GitState("unknown", None, reason="the repository above ignores this folder")
+            return GitState("unknown", None, reason=IGNORED)
         status, complaint = _read_status(top, folder=folder, exclude=exclude)
     except GitError as error:
         return GitState("unknown", None, reason=str(error))
@@ -195,7 +197,8 @@ def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]
     """One read-only question to git, whatever its exit code. Raises GitError when git cannot be asked."""
     program = shutil.which("git")
     if program is None:
-        raise GitError("git is not installed")
+        above = (folder.absolute(), *folder.absolute().parents)
+        raise GitError("git is not installed" if any((path / ".git").exists() for path in above) else NO_REPOSITORY)
     command = [program, "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder), *arguments]
     try:
         return subprocess.run(
@@ -227,7 +230,7 @@ def _explain(stderr: bytes) -> str:
     if "dubious ownership" in text:
         return "git refuses a repository that belongs to another user (git config safe.directory)"
     if "not a git repository" in text:
-        return "no git repository here"
+        return NO_REPOSITORY
     if "must be run in a work tree" in text:
         return "a git repository without a work tree"
     return f"git failed: {_first_line(stderr) or 'without a word'}"

@@ -14,7 +14,7 @@ import yaml
 
 from pilotkit.provenance.container import Container
 from pilotkit.provenance.digest import digest_of
-from pilotkit.provenance.git import GitState
+from pilotkit.provenance.git import IGNORED, NO_REPOSITORY, GitState
 from pilotkit.provenance.packages import Distribution
 from pilotkit.provenance.revisions import Revision
 
@@ -93,6 +93,30 @@ def reproducibility_problems(lock: Mapping[str, Any]) -> list[str]:
                 f"package {name} {package['version']} was installed from a local folder: nobody else has it."
             )
     return [problem for problem in problems if problem]
+
+
+def unresolved_fields(lock: Mapping[str, Any]) -> dict[str, str]:
+    """What was named and could not be resolved, or asked and got no answer: sentences by field.
+
+    Such a state is no lock: nobody knows what it stands for. What merely keeps others from running the same, a dirty
+    tree or no repository at all, is among `reproducibility_problems` alone.
+    """
+    found = {}
+    git, container = lock["git"], lock["container"]
+    if git["state"] == "unknown" and git["reason"] not in (NO_REPOSITORY, IGNORED):
+        found["git.state"] = _git_problem(git)
+    for section in ("model", "data"):
+        for name, revision in _with_parts(section, lock[section]):
+            if revision["kind"] == "hub" and revision["revision"] is None:
+                found[f"{name}.revision"] = _revision_problem(section, revision)
+    if container["image"] is not None and container["digest"] is None:
+        found["container.digest"] = f"container {container['image']} is not pinned: {container['reason']}."
+    return found
+
+
+def _with_parts(name: str, revision: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    parts = [(f"{name}.parts.{part['name']}", part) for part in revision["parts"]]
+    return [(name, revision), *parts]
 
 
 def to_yaml(lock: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@
     driver.log          what the driver did, in every attempt
     record.json         what was found
     record-<n>.json     what attempt n left, where the run went on after it
-    report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
+    report.html         the page (stages `all` and `report`); beside it, for other readers,
+                        report.md, report.csv and, where pyarrow is installed, report.parquet
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
@@ -219,6 +220,10 @@ class RunDir:
     @property
     def page_csv(self) -> Path:
         return self.path / "report.csv"
+
+    @property
+    def page_parquet(self) -> Path:
+        return self.path / "report.parquet"
 
     @property
     def comparison(self) -> Path:

@@ -9,10 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from pilotkit.records.record import Record
+from pilotkit.report.furniture import page_environment, page_furniture
 from pilotkit.report.values import format_value, label_of
 
 NOISE_SIGMAS = 2.0
@@ -74,26 +72,23 @@ def _noise(one: Record, other: Record, metric: str) -> float | None:
     return NOISE_SIGMAS * math.sqrt(variance)
 
 
-def render_comparison(one: Sequence[Record], other: Sequence[Record], *, names: tuple[str, str], style: str) -> str:
-    """The page as text. `names` are those of the studies; `style` is the style sheet of the other page."""
-    environment = Environment(
-        loader=PackageLoader("pilotkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def render_comparison(one: Sequence[Record], other: Sequence[Record], *, names: tuple[str, str]) -> str:
+    """The page as text. `names` are those of the studies."""
     by_stage = [{record.stage: record for record in records} for records in (one, other)]
     rows = differences(*by_stage)
     verdicts = [
         str(((found["plan"].details.get("verdict") or {}).get("verdict") if "plan" in found else None) or "NO VERDICT")
         for found in by_stage
     ]
-    return environment.get_template("compare.html.j2").render(
-        names=names,
-        verdicts=verdicts,
-        rows=rows,
-        beyond=[row for row in rows if row.beyond_noise],
-        only=[sorted(by_stage[0].keys() - by_stage[1].keys()), sorted(by_stage[1].keys() - by_stage[0].keys())],
-        style=Markup(style),  # noqa: S704 - our own file, with nothing of the user's in it
+    return (
+        page_environment()
+        .get_template("compare.html.j2")
+        .render(
+            names=names,
+            verdicts=verdicts,
+            rows=rows,
+            beyond=[row for row in rows if row.beyond_noise],
+            only=[sorted(by_stage[0].keys() - by_stage[1].keys()), sorted(by_stage[1].keys() - by_stage[0].keys())],
+            **page_furniture(),
+        )
     )

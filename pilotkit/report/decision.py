@@ -30,6 +30,7 @@ def arrange_plan(section: Section, record: Record, page_dir: Path) -> set[str]:
         _probability(section, details, reservations, href=href)
         section.tables.append(_reservation_table(reservations, currency=currency, href=href))
     section.tables.append(_option_table(details.get("options") or [], currency=currency, href=href))
+    section.tables.append(_command_table(details.get("options") or []))
     section.tables.append(_cost_table(details.get("cost") or [], currency=currency, href=href))
     for mode, found in (details.get("scaling") or {}).items():
         _scaling(section, str(mode), found, href=href)
@@ -114,6 +115,16 @@ def _option_table(items: Sequence[Mapping[str, Any]], *, currency: str, href: st
             ]
         )
     return TableView(["option", "decision", "probability", "cost", "reason"], rows, title="Every option, and why")
+
+
+def _command_table(items: Sequence[Mapping[str, Any]]) -> TableView:
+    rows = [
+        [Cell(str(item["label"])), Cell(str(command))]
+        for item in items
+        if item["decision"] == "open"
+        for command in item.get("commands") or ()
+    ]
+    return TableView(["option", "command"], rows, title="What would decide the open options")
 
 
 def _cost_table(lines: Sequence[Mapping[str, Any]], *, currency: str, href: str | None) -> TableView:

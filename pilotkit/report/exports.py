@@ -30,12 +30,32 @@ def to_csv(records: Iterable[Record], *, study: str) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for record in records:
-        where = (study, record.stage, record.run_id, record.status)
-        for metric, value in record.metrics.items():
-            row = (*where, metric, repr(float(value)), record.origins.get(metric, ""))
-            writer.writerow([_inert(cell) if index != 5 else cell for index, cell in enumerate(row)])
+    for row in metric_rows(records, study=study):
+        writer.writerow([repr(cell) if isinstance(cell, float) else _inert(cell) for cell in row.values()])
     return stream.getvalue()
+
+
+def metric_rows(records: Iterable[Record], *, study: str) -> list[dict[str, Any]]:
+    """`COLUMNS` of every metric: texts, and `value` as a real number. For `pilotkit.report.points.write_parquet`."""
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    study,
+                    record.stage,
+                    record.run_id,
+                    record.status,
+                    metric,
+                    float(value),
+                    record.origins.get(metric, ""),
+                ),
+                strict=True,
+            )
+        )
+        for record in records
+        for metric, value in record.metrics.items()
+    ]
 
 
 def to_markdown(records: Sequence[Record], *, verdict: Verdict | None, title: str) -> str:

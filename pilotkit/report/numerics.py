@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotkit.records.record import Record
+from pilotkit.report.losses import precision_losses
 from pilotkit.report.parts import cell_of
 from pilotkit.report.values import record_href, status_words
 from pilotkit.report.view import Cell, Section, TableView, tone_of
@@ -27,6 +28,8 @@ def arrange_numerics(section: Section, record: Record, page_dir: Path) -> set[st
     precision: Mapping[str, Any] = record.details.get("precision") or {}
     if precision:
         section.lead = f"{precision['name']}: {precision['verdict']}. {' '.join(precision['reasons'])}"
+    figure = precision_losses(record, page_dir=page_dir)
+    section.figures += [figure] if figure else []
     shown: set[str] = set()
     if precision and "loss_deviation" in record.metrics:
         rows = [

@@ -1,7 +1,7 @@
 """The page: one HTML file that a person who pays can read, with every number's origin and the way to its record.
 
-Called by the stages `report` and `all`, which write the text it returns. Needs no network and no script; fetches
-nothing, writes nothing, and takes its date from the records, so that the same records give the same page.
+Called by the stages `report` and `all`, which write the text it returns. The page needs no network and
+is whole without its script. Takes its date from the records, so that the same records give the same page.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pilotkit.chapters import CHAPTERS
 from pilotkit.decide.verdict import Verdict, stage_command
 from pilotkit.records.record import Record
 from pilotkit.report.decision import headline
+from pilotkit.report.furniture import page_environment, page_furniture
 from pilotkit.report.heatmap import MICRO_BATCH, SEQ_LEN, sweep_map
 from pilotkit.report.sections import section_of
 from pilotkit.report.tables import lookup
 from pilotkit.report.values import format_value, label_of, record_href, status_words
 from pilotkit.report.view import Cell, Figure, TableView, tone_of
-from pilotkit.report.words import translator
 
 _SENTENCES = {
     "GO": "Every piece of evidence that this run needs is there, and none speaks against it.",
@@ -75,12 +73,12 @@ def render_page(
     word = verdict.verdict if verdict else NO_VERDICT
     links = {record.run_id: record_href(record, page_dir=page_dir) for record in (*records, *sweep_records)}
     return (
-        _environment(language)
+        page_environment(language)
         .get_template("report.html.j2")
         .render(
             title=title,
             language=language,
-            style=Markup(style_sheet()),  # noqa: S704 - our own file, with nothing of the user's in it
+            **page_furniture(),
             word=word,
             tone=tone_of(word),
             sentence=_SENTENCES.get(word, "Stage plan has not been run."),
@@ -102,24 +100,6 @@ def recorded_verdict(plan: Record | None) -> Verdict | None:
     """The verdict that the record of `plan` holds."""
     plain = plan.details.get("verdict") if plan is not None else None
     return Verdict.from_dict(plain) if plain else None
-
-
-def _environment(language: str) -> Environment:
-    """Everything is escaped: run names, tracebacks and notes may hold anything."""
-    environment = Environment(
-        loader=PackageLoader("pilotkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["t"] = translator(language)
-    return environment
-
-
-def style_sheet() -> str:
-    """The style of every page."""
-    return resources.files("pilotkit.report").joinpath("templates/style.css").read_text(encoding="utf-8")
 
 
 def _linked(text: str, *, links: Mapping[str, str | None]) -> Markup:

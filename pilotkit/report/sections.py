@@ -14,6 +14,7 @@ from pilotkit.records.record import Record
 from pilotkit.report import plots
 from pilotkit.report.decision import arrange_plan
 from pilotkit.report.estimates import arrange_estimate
+from pilotkit.report.losses import restored_losses
 from pilotkit.report.memory import arrange_memory
 from pilotkit.report.numerics import arrange_numerics
 from pilotkit.report.parts import card_of, figure_of
@@ -110,6 +111,8 @@ def _step_parts(record: Record, *, page_dir: Path) -> list[Figure]:
 
 
 def _restore(section: Section, record: Record, page_dir: Path) -> set[str]:
+    figure = restored_losses(record, page_dir=page_dir)
+    section.figures += [figure] if figure else []
     section.tables.append(card_of(record.details.get("comparison") or [], name="component"))
     return set()
 

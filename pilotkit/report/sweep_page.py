@@ -1,21 +1,20 @@
 """The page of a sweep: what fits and how fast it is, the best point of each hardware, and what failed and why.
 
-Called by the stage `sweep_collect`, which writes the text it returns. Like the report it needs no network and no
-script, and escapes every text.
+Called by the stage `sweep_collect`, which writes the text it returns. Like the report it needs no network, is
+whole without its script, and escapes every text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pilotkit.records.frontiers import Frontier
 from pilotkit.records.record import DONE, Record
+from pilotkit.report.furniture import page_environment, page_furniture
 from pilotkit.report.heatmap import MEMORY, SPEED, sweep_map
 from pilotkit.report.tables import lookup, typed
 from pilotkit.report.values import format_value, record_href, status_words
@@ -53,14 +52,6 @@ def render_sweep_page(
 
     `frontier` is what a search over them has found.
     """
-    environment = Environment(
-        loader=PackageLoader("pilotkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = resources.files("pilotkit.report").joinpath("templates/style.css").read_text(encoding="utf-8")
     measured = [record for record in records if record.config]
     names = dict.fromkeys(str(lookup(record.config, "hardware.name")) for record in measured)
     maps: list[tuple[str, str, Markup]] = []
@@ -68,24 +59,34 @@ def render_sweep_page(
         ours = [record for record in measured if lookup(record.config, "hardware.name") == name]
         maps += [(name, "tokens per second", sweep_map(ours, metrics=SPEED))]
         maps += [(name, "peak memory", sweep_map(ours, metrics=MEMORY))]
-    return environment.get_template("sweep.html.j2").render(
-        title=title,
-        style=Markup(style),  # noqa: S704 - our own file
-        counts=counts,
-        frontier=frontier,
-        has_frontier=any(record.status == "does_not_fit" for record in records),
-        maps=[item for item in maps if item[2]],
-        best=[
-            (name, text, _metric(record, "tokens_per_second"), _memory(record), record_href(record, page_dir=page_dir))
-            for name, record, text in best_points(records, varying=varying)
-        ],
-        failed=[
-            (choice(record, varying=varying), status_words(record.status), record.problem.summary)
-            for record in records
-            if record.problem is not None and record.status not in DONE
-        ],
-        columns=[*varying, "status", "peak memory", "step", "tokens/s"],
-        rows=[_row(record, varying=varying, page_dir=page_dir) for record in records],
+    return (
+        page_environment()
+        .get_template("sweep.html.j2")
+        .render(
+            title=title,
+            **page_furniture(),
+            counts=counts,
+            frontier=frontier,
+            has_frontier=any(record.status == "does_not_fit" for record in records),
+            maps=[item for item in maps if item[2]],
+            best=[
+                (
+                    name,
+                    text,
+                    _metric(record, "tokens_per_second"),
+                    _memory(record),
+                    record_href(record, page_dir=page_dir),
+                )
+                for name, record, text in best_points(records, varying=varying)
+            ],
+            failed=[
+                (choice(record, varying=varying), status_words(record.status), record.problem.summary)
+                for record in records
+                if record.problem is not None and record.status not in DONE
+            ],
+            columns=[*varying, "status", "peak memory", "step", "tokens/s"],
+            rows=[_row(record, varying=varying, page_dir=page_dir) for record in records],
+        )
     )
 
 

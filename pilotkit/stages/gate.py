@@ -156,9 +156,14 @@ def pass_gate(gate: Gate, *, mode: str, console: Console) -> None:
 
 
 def _gate(config: PilotConfig, *, against: str, old: Mapping[str, Any], now: Mapping[str, Any]) -> Gate:
-    parts = [text.partition(": ") for text in config.lock.allow]
-    comparison = compare_locks(old, now, allow={field.strip(): reason.strip() for field, _, reason in parts})
+    comparison = compare_locks(old, now, allow=allowed_fields(config))
     return Gate(against, lock_digest(now if comparison.drift else old), comparison)
+
+
+def allowed_fields(config: PilotConfig) -> dict[str, str]:
+    """Reasons by field or pattern, as the user gave them in `lock.allow`."""
+    parts = [text.partition(": ") for text in config.lock.allow]
+    return {field.strip(): reason.strip() for field, _, reason in parts}
 
 
 def _determinism(config: PilotConfig) -> dict[str, Any]:

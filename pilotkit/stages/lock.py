@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pilotkit.provenance.difference import read_difference
-from pilotkit.provenance.lock import from_yaml, lock_digest, reproducibility_problems, to_yaml
+from pilotkit.provenance.drift import reason_for
+from pilotkit.provenance.lock import from_yaml, lock_digest, reproducibility_problems, to_yaml, unresolved_fields
 from pilotkit.records import atomic
-from pilotkit.records.record import Metrics
-from pilotkit.stages.gate import compare_with_file, current_lock, pass_gate
+from pilotkit.records.record import Failure, Metrics
+from pilotkit.stages.gate import allowed_fields, compare_with_file, current_lock, pass_gate
 from pilotkit.stages.run import Run, StageResult
 
 
 def run(run: Run) -> StageResult:
-    """Pin the run. What cannot be pinned is listed, and left to the user to judge.
+    """Pin the run. What keeps others from running the same is listed; what could not be resolved is no lock: `failed`.
 
     With `lock.mode=write` the lock is written to `lock.path`, too; otherwise it is compared with what lies there.
     """
@@ -30,6 +31,17 @@ def run(run: Run) -> StageResult:
     for problem in problems:
         run.console.line(f"  not pinned: {problem}")
     details: dict[str, Any] = {"problems": problems}
+    allow = allowed_fields(run.config)
+    found = {field: (text, reason_for(field, allow)) for field, text in unresolved_fields(lock).items()}
+    details["allowed"] = [
+        {"field": field, "what": text, "reason": reason} for field, (text, reason) in found.items() if reason
+    ]
+    open_fields = {field: text for field, (text, reason) in found.items() if not reason}
+    if open_fields and options.mode != "warn":
+        # What nobody could resolve is written beside the record only: a file at lock.path would pass for a lock.
+        words = f"no lock: {' '.join(open_fields.values())} Or allow it with a reason"
+        example = f"'lock.allow=[\"{next(iter(open_fields))}: why\"]'"
+        return StageResult("failed", Metrics(), details, artifacts, Failure(f"{words} ({example})"))
     if options.mode != "write":
         gate = compare_with_file(run.config, now=lock)
         pass_gate(gate, mode=options.mode, console=run.console)

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from pilotkit.chapters import CHAPTERS
 from pilotkit.config.identity import config_digest
 from pilotkit.config.store import conf_dir
+from pilotkit.decide.choice import BASELINE
 from pilotkit.decide.cost import Prices
 from pilotkit.decide.failures import FailureModel
 from pilotkit.decide.planning import Plan, Question, make_plan
@@ -85,6 +86,8 @@ def question(run: Run) -> Question:
         max_global_batch_size=plan.max_global_batch_size,
         network_bytes_per_second=plan.network_bytes_per_second,
         chosen_reservation=config.reservation.name,
+        baseline_memory_bytes=float(OmegaConf.load(conf_dir() / "hardware" / f"{BASELINE}.yaml").memory_bytes),
+        overrides=tuple(run.overrides),
     )
 
 

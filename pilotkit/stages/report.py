@@ -13,8 +13,9 @@ from pilotkit.records.record import Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records
 from pilotkit.report.comparison import render_comparison
-from pilotkit.report.exports import to_csv, to_markdown
-from pilotkit.report.page import recorded_verdict, render_page, style_sheet
+from pilotkit.report.exports import COLUMNS, metric_rows, to_csv, to_markdown
+from pilotkit.report.page import recorded_verdict, render_page
+from pilotkit.report.points import write_parquet
 from pilotkit.stages.run import Run, StageResult
 
 # What a sweep varies: everything else of the run is the same.
@@ -41,6 +42,7 @@ def run(run: Run) -> StageResult:
     verdict = recorded_verdict(run.evidence.get("plan"))
     atomic.write_text(beside.page_markdown, to_markdown(records, verdict=verdict, title=run.config.name))
     atomic.write_text(beside.page_csv, to_csv(records, study=run.config.name))
+    write_parquet(beside.page_parquet, COLUMNS, metric_rows(records, study=run.config.name))
     _compare(run, records, path=beside.comparison)
     if run.config.report.open_browser:
         import webbrowser
@@ -60,7 +62,7 @@ def _compare(run: Run, records: list[Record], *, path: Path) -> None:
         fix = "name a study that has records, as name=... called it"
         raise ConfigError([Problem("report.compare_with", name, f"a study in {run.output_dir}", fix)])
     names = (run.config.name, name)
-    atomic.write_text(path, render_comparison(records, list(other.values()), names=names, style=style_sheet()))
+    atomic.write_text(path, render_comparison(records, list(other.values()), names=names))
     run.console.line(f"  comparison: {path}")
 
 

@@ -97,3 +97,17 @@ def test_what_cannot_be_checked_is_said(
     assert result.returncode == code, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_cannot_be_resolved_is_no_lock(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:
+    result = pilotkit_cli("stage=lock", *mine, *LOCK, "image=org/x:1.2")
+    assert result.returncode == 1
+    assert "no lock: container org/x:1.2 is not pinned: a tag is not identity" in result.stderr
+    assert "'lock.allow=[\"container.digest: why\"]'" in result.stderr
+    assert not (tmp_path / "lock.pilotkit.yaml").exists()
+
+    allowed = pilotkit_cli("stage=lock", *mine, *LOCK, "image=org/x:1.2", 'lock.allow=["container.digest: it is ours"]')
+    assert allowed.returncode == 0, allowed.stderr
+    assert (tmp_path / "lock.pilotkit.yaml").exists()
+    (kept,) = _newest(tmp_path, "lock")["details"]["allowed"]
+    assert (kept["field"], kept["reason"]) == ("container.digest", "it is ours")

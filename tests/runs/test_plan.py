@@ -48,7 +48,13 @@ def test_every_reservation_of_a_sweep_is_planned(pilotkit_cli: RunCli, tmp_path:
     assert [record["details"]["recommended"] for record in records] == [None] * 4
     amd = [record for record in records if record["config"]["hardware"]["name"] == "mi300x"]
     decisions = [[item["decision"] for item in record["details"]["options"]] for record in amd]
-    assert decisions == [["rejected"]] * 2  # not qualified
+    assert decisions == [["open"]] * 2
+    reasons = [record["details"]["options"][0]["reason"] for record in amd]
+    assert all(
+        "larger memory per device (191.98 GiB against 79.14 GiB of an A100), not qualified" in r for r in reasons
+    )
+    command = "pilotkit stage=qualify reservation=7d hardware=mi300x parallelism=fsdp"
+    assert any(text.startswith(command) for record in amd for text in record["details"]["options"][0]["commands"])
 
 
 def test_wrong_prices_are_told_together(pilotkit_cli: RunCli) -> None:

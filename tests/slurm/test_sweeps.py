@@ -107,6 +107,28 @@ def test_one_wrong_point_refuses_the_sweep(lab) -> None:
     assert [status for status, _ in truths] == ["ok", "refused"]
 
 
+def test_what_drifted_from_the_committed_lock_is_not_queued(lab) -> None:
+    """At the submission, and again in a job that waited while something else changed."""
+    same = ("lock.path=lock.pilotkit.yaml", "train.seq_len=32")
+    mine = ("model=custom", "model.factory=endings:build", "train.micro_batch_size=1")
+    locked = lab.pilotkit("stage=lock", *mine, *same)
+    assert locked.returncode == 0, locked.stderr
+    sweep = ("-m", "stage=measure", "cluster=slurm", *mine, *same, "lock.mode=check")
+    held = lab.submit(*same, "lock.mode=check", "+cluster.additional_parameters.hold=true")
+
+    with (lab.folder / "endings.py").open("a") as stream:
+        stream.write("# changed\n")
+    done = lab.pilotkit(*sweep)
+    assert done.returncode == 1, done.stdout
+    assert "nothing was submitted: 1 field drifted from lock.pilotkit.yaml: model.revision: " in done.stderr
+    assert lab.newest() == held
+
+    lab.cluster.run("scontrol", "release", lab.array_id(held))
+    ((status, why),) = lab.until_final(held)
+    assert status == "refused"
+    assert why.startswith("1 field drifted from lock.pilotkit.yaml: model.revision: ")
+
+
 def test_no_slurm_on_this_machine(lab) -> None:
     done = lab.pilotkit("-m", "cluster=slurm", *LOCK, "train.seq_len=32,64", env={"PATH": "/nonexistent"})
     assert done.returncode == 1

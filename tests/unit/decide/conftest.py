@@ -11,7 +11,7 @@ import pytest
 
 from pilotkit.decide.ledger import Given, build_ledger
 from pilotkit.decide.study import Candidate
-from pilotkit.records.record import Record
+from pilotkit.records.record import Failure, Record
 from pilotkit.units import GIB
 
 MEMORY = {"a100": 79 * GIB, "h100": 79 * GIB, "h200": 139 * GIB, "mi300x": 191 * GIB}
@@ -40,7 +40,8 @@ class Pilot:
     num_steps: int = 10_000
     checkpoint_every_steps: int = 100
     lacks: tuple[str, ...] = ()
-    qualified: bool = False
+    qualified: bool | None = True
+    """None: stage `qualify` was not run."""
     more: dict[str, Any] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
@@ -77,12 +78,18 @@ class Pilot:
                 "restart_seconds": self.restart_seconds, "checkpoint_bytes": 84e9,
             },
         )  # fmt: skip
-        if self.qualified:
-            found["qualify"] = self._record("qualify", {})
+        if self.qualified is not None:
+            found["qualify"] = self._qualify(self.qualified)
         found = {stage: record for stage, record in found.items() if stage not in self.lacks}
         if "budget" not in self.lacks:
             found["budget"] = self._budget(found, world)
         return found
+
+    def _qualify(self, fit: bool) -> Record:
+        if fit:
+            return self._record("qualify", {})
+        problem = Failure("not qualified: operator aten::mm: differs by 0.2")
+        return self._record("qualify", {}, status="mismatch", problem=problem)
 
     def _measure(self, step: float) -> Record:
         metrics = {"step_seconds": step * self.single_share, "tokens_per_step": 1000.0 * self.micro_batch_size}

@@ -133,14 +133,22 @@ def test_6_evidence_missing(pilot: MakePilot) -> None:
     assert "pilotkit stage=restore hardware=a100" in [item.command for item in verdict.missing]
 
 
-@pytest.mark.parametrize(("qualified", "decision"), [(False, "rejected"), (True, "accepted")])
-def test_7_mi300x_when_its_stack_is_qualified(pilot: MakePilot, qualified: bool, decision: str) -> None:
-    plan = _plan(pilot(hardware="a100"), pilot(hardware="mi300x", qualified=qualified))
+@pytest.mark.parametrize(("qualified", "decision"), [(None, "open"), (False, "rejected"), (True, "accepted")])
+def test_7_mi300x_when_its_stack_is_qualified(pilot: MakePilot, qualified: bool | None, decision: str) -> None:
+    plan = _plan(
+        pilot(hardware="a100"), pilot(hardware="mi300x", qualified=qualified), baseline_memory_bytes=79 * 2**30
+    )
     # 8 x 168 x 1.00 = 1,344 against 8 x 168 x 1.50 = 2,016
     assert _decisions(plan)["mi300x"] == decision
     reason = _reason(plan, "mi300x")
-    assert ("is not qualified" in reason) is not qualified
-    assert ("1,344.00 USD against 2,016.00 USD" in reason) is qualified
+    words = "larger memory per device (191.00 GiB against 79.00 GiB of an A100), not qualified for this application"
+    why = {
+        None: "; not decided, evidence is missing (qualify: not run)",
+        False: ": not qualified: operator aten::mm: differs by 0.2 (qualify qualify-mi300x-fsdp)",
+        True: "",
+    }[qualified]
+    assert (words + why in reason) is not (qualified is True)
+    assert ("1,344.00 USD against 2,016.00 USD" in reason) is (qualified is True)
 
 
 def test_8_h100_pays_by_fp8(pilot: MakePilot) -> None:

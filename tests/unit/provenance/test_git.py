@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotkit.provenance import git
-from pilotkit.provenance.git import GitState, read_git
+from pilotkit.provenance.git import NO_REPOSITORY, GitState, read_git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -162,6 +162,11 @@ def test_bare_repository(tmp_path: Path) -> None:
 def test_git_missing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
     assert read_git(repository) == GitState("unknown", None, reason="git is not installed")
+
+
+def test_git_missing_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_git(tmp_path).reason == NO_REPOSITORY
 
 
 def test_broken_index(repository: Path) -> None:

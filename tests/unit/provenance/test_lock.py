@@ -13,8 +13,15 @@ import yaml
 from pilotkit.provenance.container import Container
 from pilotkit.provenance.digest import digest_of
 from pilotkit.provenance.drift import compare_locks, voids_of
-from pilotkit.provenance.git import GitState
-from pilotkit.provenance.lock import build_lock, from_yaml, lock_digest, reproducibility_problems, to_yaml
+from pilotkit.provenance.git import NO_REPOSITORY, GitState
+from pilotkit.provenance.lock import (
+    build_lock,
+    from_yaml,
+    lock_digest,
+    reproducibility_problems,
+    to_yaml,
+    unresolved_fields,
+)
 from pilotkit.provenance.packages import Distribution
 from pilotkit.provenance.revisions import Revision
 
@@ -241,6 +248,29 @@ def test_drift_names_what_changed(before: dict[str, Any], after: dict[str, Any],
     old, new = make(**before), make(**after)
     assert drift(old, new) == expected
     assert lock_digest(old) != lock_digest(new)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({}, []),
+        ({"git": GitState("unknown", None, reason="git failed: index file smaller than expected")}, ["git.state"]),
+        ({"git": GitState("unknown", None, reason="the repository has no commit yet")}, ["git.state"]),
+        ({"git": GitState("unknown", None, reason=NO_REPOSITORY)}, []),
+        ({"git": GitState("dirty", COMMIT, "9f", [], "2 changed files")}, []),
+        ({"model": Revision("hub", "org/x", None, "offline", False)}, ["model.revision"]),
+        (
+            {"data": replace(HUB, locked=False, parts=(replace(TOKENIZER, revision=None, locked=False),))},
+            ["data.parts.org/t.revision"],
+        ),
+        ({"container": Container("org/x:1.2", None, False, "a tag")}, ["container.digest"]),
+        ({"container": Container(None, None, False, "docker says nothing")}, []),
+    ],
+)
+def test_what_nobody_resolved_is_no_lock(changes: dict[str, Any], fields: list[str]) -> None:
+    found = unresolved_fields(make(**changes))
+    assert list(found) == fields
+    assert all(text.endswith(".") for text in found.values())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pilotkit.report.exports import to_csv, to_markdown
+from pilotkit.report.exports import COLUMNS, metric_rows, to_csv, to_markdown
+from pilotkit.report.points import write_parquet
 
 
 def test_csv_has_every_metric_with_its_origin(sample: dict[str, Any], tmp_path: Path) -> None:
@@ -18,6 +19,20 @@ def test_csv_has_every_metric_with_its_origin(sample: dict[str, Any], tmp_path: 
     assert len(rows) == sum(len(record.metrics) for record in records)
     step = next(row for row in rows if row["stage"] == "measure" and row["metric"] == "step_seconds")
     assert (float(step["value"]), step["origin"], step["study"]) == (0.3141, "measured", "tiny")
+
+
+def test_parquet_is_the_same_table_typed(sample: dict[str, Any], tmp_path: Path) -> None:
+    records = list(sample["go_records"](tmp_path).values())
+    rows = metric_rows(records, study="=tiny")
+    assert write_parquet(tmp_path / "report.parquet", COLUMNS, rows)
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(tmp_path / "report.parquet")
+    assert table.column_names == list(COLUMNS)
+    assert str(table.schema.field("value").type) == "double"
+    assert table.to_pylist() == rows
+    as_text = list(csv.DictReader(io.StringIO(to_csv(records, study="tiny"))))
+    assert [float(row["value"]) for row in as_text] == [row["value"] for row in rows]
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+cmd", "@x", "-2"])
