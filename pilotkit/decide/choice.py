@@ -66,7 +66,8 @@ def _early(option: Option) -> Judged | None:
         return Judged(option, "rejected", text)
     if option.missing or not option.outcomes or option.fit.answer == "not known":
         lacking = option.missing or [f"memory: {option.fit.sentence}"]
-        return Judged(option, "open", f"{option.label}: not decided, evidence is missing ({'; '.join(lacking)})")
+        text = f"{option.label}: not decided, evidence is missing ({'; '.join(lacking)})"
+        return Judged(option, "open", text + _projected(option))
     if option.holding is None:
         longest = max(option.outcomes, key=lambda item: item.days)
         needs = "it never ends" if longest.target_hours is None else f"it needs {_hours(longest.target_hours)}"
@@ -76,6 +77,15 @@ def _early(option: Option) -> Judged | None:
         )
         return Judged(option, "rejected", text)
     return None
+
+
+def _projected(option: Option) -> str:
+    """What a correction by other runs says of an option that was not measured."""
+    if not option.projection:
+        return ""
+    chances = [f"{outcome.name} {outcome.probability:.2f}" for outcome in option.outcomes]
+    done = f"; probability to be done: {', '.join(chances)}" if chances else ""
+    return f"; {option.projection}{done}"
 
 
 def _rank(option: Option, quantity: str) -> tuple[float, float, str]:

@@ -18,6 +18,7 @@ from pilotkit.decide.memory import Fit, fit_of
 from pilotkit.decide.reservation import ReservationOutcome, judge
 from pilotkit.decide.scaling import ScalePoint
 from pilotkit.decide.study import Candidate
+from pilotkit.decide.timing import step_timing
 from pilotkit.decide.workload import Assumptions, WorkMissing, work_of
 from pilotkit.units import HOUR
 
@@ -46,6 +47,8 @@ class Option:
     energy_kwh: float | None = None
     num_failures: float | None = None
     cost_lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    projection: str = ""
+    """Of hardware that was not measured: where its speed and the rest of its ledger come from."""
 
     @property
     def holding(self) -> ReservationOutcome | None:
@@ -75,13 +78,25 @@ def evaluate(
     assumptions: Assumptions,
     reservations: Mapping[str, float],
     prices: Prices,
+    lender: Candidate | None = None,
 ) -> Evaluated:
-    """Judge one number of devices of one candidate. `reservations` are days by name."""
+    """Judge one number of devices of one candidate. `reservations` are days by name.
+
+    A candidate that was only estimated, with a corrected speed, takes all but its steps from the ledger of `lender`.
+    """
     point = scaling.at(num_devices) if scaling is not None else None
     own = num_devices == candidate.num_devices
     bare = _bare(candidate, num_devices=num_devices, point=point)
     budget = candidate.records.get("budget")
     missing = _missing(candidate, budget_there=budget is not None)
+    timing = step_timing(candidate.records, strategy=candidate.strategy)
+    if timing is not None and timing.band is not None and point is not None:
+        bare = dataclasses.replace(bare, projection=f"its speed is projected ({timing.name})")
+        if budget is None and lender is not None and "budget" in lender.records:
+            budget = lender.records["budget"]
+            bare = dataclasses.replace(
+                bare, projection=f"{bare.projection}, the rest of its ledger is that of {lender.label}"
+            )
     if budget is None or (point is None and not own):
         return Evaluated(dataclasses.replace(bare, missing=missing or ["scaling: this number of devices is not valid"]))
     try:
