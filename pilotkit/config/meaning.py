@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotkit.config.batch import check_batch
+from pilotkit.config.estimate_meaning import check_estimate
 from pilotkit.config.nodes import check_nodes
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
@@ -44,6 +45,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_plan(config),
         *_check_prices(config),
         *_check_loader(config),
+        *check_estimate(config),
         *check_batch(config),
         *check_nodes(config),
     ]

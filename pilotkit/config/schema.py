@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Optional
 
+from pilotkit.config.estimate_options import EstimateOptions
 from pilotkit.config.option import option
 from pilotkit.config.run_sections import (
     ActivationCheckpointingConfig,
@@ -25,7 +26,6 @@ from pilotkit.config.run_sections import (
 )
 from pilotkit.config.stage_options import (
     BudgetOptions,
-    EstimateOptions,
     LockOptions,
     MeasureOptions,
     NumericsOptions,

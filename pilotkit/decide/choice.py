@@ -74,7 +74,7 @@ def _early(option: Option, baseline_memory_bytes: float | None) -> Judged | None
         lacking = option.missing or [f"memory: {option.fit.sentence}"]
         words = f"{unqualified}; " if unqualified else ""
         text = f"{option.label}: {words}not decided, evidence is missing ({'; '.join(lacking)})"
-        return Judged(option, "open", text)
+        return Judged(option, "open", text + _projected(option))
     if option.holding is None:
         longest = max(option.outcomes, key=lambda item: item.days)
         needs = "it never ends" if longest.target_hours is None else f"it needs {_hours(longest.target_hours)}"
@@ -95,6 +95,15 @@ def _unqualified(option: Option, baseline_memory_bytes: float | None) -> str:
     if memory and base and memory >= LARGER * base:
         larger = f"larger memory per device ({format_bytes(memory)} against {format_bytes(base)} of an A100), "
     return f"{larger}not qualified for this application"
+
+
+def _projected(option: Option) -> str:
+    """What a correction by other runs says of an option that was not measured."""
+    if not option.projection:
+        return ""
+    chances = [f"{outcome.name} {outcome.probability:.2f}" for outcome in option.outcomes]
+    done = f"; probability to be done: {', '.join(chances)}" if chances else ""
+    return f"; {option.projection}{done}"
 
 
 def _rank(option: Option, quantity: str) -> tuple[float, float, str]:

@@ -44,6 +44,6 @@ def overhead_of(
     return Overhead(lines)
 
 
-def judge_fit(held_bytes: float, *, overhead: Overhead, memory_bytes: int, headroom: float) -> Fit:
-    """`held_bytes` are the allocator's; `headroom` is the share of the device (0 to 1) that has to stay free."""
-    return Fit(round(held_bytes) + overhead.num_bytes, int(memory_bytes * (1 - headroom)))
+def judge_fit(needed_bytes: float, *, memory_bytes: int, headroom: float) -> Fit:
+    """`needed_bytes` are the allocator's and the overhead; `headroom` is the share of the device that stays free."""
+    return Fit(round(needed_bytes), int(memory_bytes * (1 - headroom)))

@@ -68,11 +68,15 @@ def _ran(record: Record, candidate: Candidate, *, prefix: str) -> Fit:
 
 
 def _estimated(record: Record, candidate: Candidate) -> Fit:
-    limit, peak = _limit(record, candidate), record.metrics["peak_allocated_bytes"]
-    low = record.metrics.get("peak_low_bytes", peak)
-    high = record.metrics.get("peak_high_bytes", peak)
-    band = f"{format_bytes(low)} to {format_bytes(high)}" if low != high else f"{format_bytes(peak)}, uncalibrated"
+    """What the device would hold, overhead included; an answer only where the whole band lies on one side."""
+    limit, metrics = _limit(record, candidate), record.metrics
+    peak = metrics.get("device_used_bytes", metrics["peak_allocated_bytes"])
+    low, high = metrics.get("device_used_low_bytes", peak), metrics.get("device_used_high_bytes", peak)
+    if low != high:
+        band = f"{format_bytes(low)} to {format_bytes(high)}, {record.details.get('memory_calibration', '')}"
+    else:
+        band = f"{format_bytes(peak)}, uncalibrated"
     answer: Answer = "fits" if high <= limit else "does not fit" if low > limit else "not known"
     words = {"fits": "fits", "does not fit": "does not fit", "not known": "may or may not fit"}[answer]
-    text = f"{words}: {band} against {format_bytes(limit)} (estimated, estimate {record.run_id})"
+    text = f"{words}: {band}, against {format_bytes(limit)} (estimated, estimate {record.run_id})"
     return Fit(answer, "estimated", text, peak, limit)

@@ -19,6 +19,7 @@ from pilotkit.decide.memory import Fit, fit_of
 from pilotkit.decide.reservation import ReservationOutcome, judge
 from pilotkit.decide.scaling import ScalePoint
 from pilotkit.decide.study import Candidate
+from pilotkit.decide.timing import step_timing
 from pilotkit.decide.verdict import stage_command
 from pilotkit.decide.workload import Assumptions, WorkMissing, work_of
 from pilotkit.units import HOUR
@@ -53,6 +54,8 @@ class Option:
     energy_kwh: float | None = None
     num_failures: float | None = None
     cost_lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    projection: str = ""
+    """Of hardware that was not measured: where its speed and the rest of its ledger come from."""
 
     @property
     def holding(self) -> ReservationOutcome | None:
@@ -87,10 +90,12 @@ def evaluate(
     reservations: Mapping[str, float],
     prices: Prices,
     overrides: Sequence[str] = (),
+    lender: Candidate | None = None,
 ) -> Evaluated:
     """Judge one number of devices of one candidate.
 
-    `reservations` are days by name; `overrides` is what the user typed, repeated in the commands.
+    `reservations` are days by name; `overrides` is what the user typed, repeated in the commands. A candidate that was
+    only estimated, with a corrected speed, takes all but its steps from the ledger of `lender`.
     """
     point = scaling.at(num_devices) if scaling is not None else None
     own = num_devices == candidate.num_devices
@@ -100,6 +105,14 @@ def evaluate(
     words = candidate.command_words(overrides)
     commands = [stage_command(text.partition(":")[0], overrides=words) for text in missing]
     bare = dataclasses.replace(bare, missing=missing, commands=commands)
+    timing = step_timing(candidate.records, strategy=candidate.strategy)
+    if timing is not None and timing.band is not None and point is not None:
+        bare = dataclasses.replace(bare, projection=f"its speed is projected ({timing.name})")
+        if budget is None and lender is not None and "budget" in lender.records:
+            budget = lender.records["budget"]
+            bare = dataclasses.replace(
+                bare, projection=f"{bare.projection}, the rest of its ledger is that of {lender.label}"
+            )
     if budget is None or (point is None and not own):
         return Evaluated(bare if missing else bare.lacking("scaling: this number of devices is not valid"))
     try:

@@ -88,7 +88,7 @@ def make_plan(candidates: Sequence[Candidate], *, question: Question) -> Plan:
     chosen = candidates[0]
     scalings = [_scalings(candidate, candidates, question) for candidate in candidates]
     evaluated = [
-        _evaluate(candidate, count, scaling, question)
+        _evaluate(candidate, count, scaling, question, lender=chosen)
         for candidate, scaling in zip(candidates, scalings, strict=True)
         for count in _counts(candidate, candidates, question)
     ]
@@ -178,9 +178,16 @@ def _mode_of(candidate: Candidate) -> str:
     return FIXED_GLOBAL_BATCH if candidate.config["train"].get("global_batch_size") else FIXED_DEVICE_BATCH
 
 
-def _evaluate(candidate: Candidate, count: int, scaling: Mapping[str, Scaling], question: Question) -> Evaluated:
+def _evaluate(
+    candidate: Candidate,
+    count: int,
+    scaling: Mapping[str, Scaling],
+    question: Question,
+    lender: Candidate | None = None,
+) -> Evaluated:
     return evaluate(
         candidate,
+        lender=lender,
         num_devices=count,
         scaling=scaling.get(_mode_of(candidate)),
         assumptions=question.assumptions,

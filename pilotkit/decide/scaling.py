@@ -22,13 +22,17 @@ FIXED_GLOBAL_BATCH, FIXED_DEVICE_BATCH = "fixed global batch", "fixed batch per 
 
 @dataclass(frozen=True)
 class Measured:
-    """One number of devices that ran: seconds of a step, with the micro-batches each device took in it."""
+    """One number of devices that ran: seconds of a step, with the micro-batches each device took in it.
+
+    `band` is the half-width of a step that was not measured but projected from other runs, as a share.
+    """
 
     num_devices: int
     step_seconds: float
     grad_accum_steps: int
     origin: str = "measured"
     run_id: str = ""
+    band: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ class ScalingModel:
         return max(point.num_devices for point in self.measured)
 
     @property
+    def band(self) -> float:
+        """The widest of the points it rests on."""
+        return max(point.band for point in self.measured)
+
+    @property
     def calibrated(self) -> bool:
         """Two terms were told apart by two numbers of devices beyond one."""
         return len({point.num_devices for point in self.measured if point.num_devices > 1}) >= 2
@@ -172,8 +181,8 @@ def scale(model: ScalingModel, num_devices: int, *, limits: Limits, mode: str) -
         waiting,
         goodput,
         speed(middle),
-        speed(most),
-        speed(least),
+        speed(most) / (1 + model.band),
+        speed(least) * (1 + model.band),
         ran.origin if ran is not None else "projected",
     )
 

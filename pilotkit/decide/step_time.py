@@ -1,7 +1,7 @@
 """Step time from what a step computes, moves and sends: a roofline by class of operator. Pure arithmetic.
 
-Called by stage `estimate` with the worker's sums. Uncalibrated: the efficiencies are starting values, and the band says
-so. Compute and communication overlap somewhere between fully (the lower edge) and not at all (the upper edge).
+Called by stage `estimate` with the worker's sums, and by `calibration`, which corrects it by what was measured. Compute
+and communication overlap somewhere between fully (the lower edge) and not at all (the upper edge).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+COMMUNICATION, LAUNCH = "communication", "launch"
+CLASSES = ("matmul", "attention", "elementwise", LAUNCH, COMMUNICATION)
 # Bytes that a ring moves over the slowest link for one byte of the gathered or reduced tensor, times (n - 1) / n.
 RING_FACTORS = {"allreduce": 2.0}
 
@@ -27,26 +29,49 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What a device can do at best: FLOP/s of the precision, bytes per second, and seconds to launch a kernel.
+
+    `launches_ahead`: the host runs ahead of an accelerator, so that launches cost time only where they outlast the
+    kernels; a processor launches and computes by turns.
+    """
+
+    peak_flops: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    kernel_seconds: float = 0.0
+    launches_ahead: bool = True
+
+
+# Stands in for a processor, for which no option gives peaks. Its figures mean nothing until a measured run corrects
+# them.
+REFERENCE_PROCESSOR = Rates(1e11, 2e10, 1e10, kernel_seconds=1e-5, launches_ahead=False)
+
+
+@dataclass(frozen=True)
 class StepTime:
     """Seconds of one optimizer step of one rank."""
 
     parts: dict[str, float]
-    """Seconds by class: matmul, attention, elementwise, communication."""
+    """Seconds by class, each of CLASSES."""
     num_flops: float
+    launches_ahead: bool = True
 
     @property
     def compute_seconds(self) -> float:
-        return sum(seconds for name, seconds in self.parts.items() if name != "communication")
+        device = sum(seconds for name, seconds in self.parts.items() if name not in (COMMUNICATION, LAUNCH))
+        host = self.parts.get(LAUNCH, 0.0)
+        return max(device, host) if self.launches_ahead else device + host
 
     @property
     def low_seconds(self) -> float:
         """Communication hidden as far as compute reaches."""
-        return max(self.compute_seconds, self.parts["communication"])
+        return max(self.compute_seconds, self.parts[COMMUNICATION])
 
     @property
     def high_seconds(self) -> float:
         """Nothing hidden."""
-        return self.compute_seconds + self.parts["communication"]
+        return self.compute_seconds + self.parts[COMMUNICATION]
 
     @property
     def step_seconds(self) -> float:
@@ -57,14 +82,12 @@ class StepTime:
 def estimate_step_time(
     work: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
-    peak_flops: float,
-    memory_bandwidth: float,
-    link_bandwidth: float,
+    rates: Rates,
     gradient_bytes: float,
     dp_replicate: int,
     efficiency: Efficiency,
 ) -> StepTime:
-    """`work` is `estimate.predict.work_of`; peaks are FLOP/s of the precision, bandwidths bytes per second.
+    """`work` is `estimate.predict.work_of`.
 
     `gradient_bytes` are all-reduced over `dp_replicate` ranks where the trace has no such collective (DDP). A kernel of
     the matmul and attention classes is taken to be bound by arithmetic, every other one by memory.
@@ -74,19 +97,20 @@ def estimate_step_time(
     for line in work["kernels"]:
         kind = line["kind"]
         if kind == "elementwise":
-            parts[kind] += line["num_bytes"] / (memory_bandwidth * efficiency.elementwise)
+            parts[kind] += line["num_bytes"] / (rates.memory_bandwidth * efficiency.elementwise)
         else:
             share = efficiency.matmul if kind == "matmul" else efficiency.attention
-            parts[kind] += line["num_flops"] / (peak_flops * share)
+            parts[kind] += line["num_flops"] / (rates.peak_flops * share)
             num_flops += line["num_flops"]
+    parts[LAUNCH] = rates.kernel_seconds * sum(line["num_kernels"] for line in work["kernels"])
     sent = [(line["name"], line["num_bytes"], line["num_ranks"]) for line in work["collectives"]]
     if gradient_bytes:
         sent.append(("allreduce", gradient_bytes, dp_replicate))
-    rate = link_bandwidth * efficiency.link
-    parts["communication"] = sum(
+    rate = rates.link_bandwidth * efficiency.link
+    parts[COMMUNICATION] = sum(
         _factor(name) * num_bytes * (num_ranks - 1) / num_ranks / rate for name, num_bytes, num_ranks in sent
     )
-    return StepTime(parts, num_flops)
+    return StepTime(parts, num_flops, rates.launches_ahead)
 
 
 def _factor(name: str) -> float:

@@ -174,6 +174,7 @@ def _points(candidate: Candidate) -> list[Measured]:
                     candidate.grad_accum_steps,
                     timing.origin,
                     timing.record.run_id,
+                    timing.band or 0.0,
                 )
             )
     pilot = candidate.records.get("pilot")

@@ -34,8 +34,16 @@ class Timing:
 
     @property
     def origin(self) -> str:
-        """Of the figure itself, before it is carried anywhere."""
-        return "estimated" if self.record.stage == "estimate" else "measured"
+        """Of the figure itself, before it is carried anywhere. A corrected estimate is a projection."""
+        if self.record.stage != "estimate":
+            return "measured"
+        return "projected" if self.band is not None else "estimated"
+
+    @property
+    def band(self) -> float | None:
+        """Half-width of a corrected estimate, as a share; None for what was measured and for what nothing corrected."""
+        found = self.record.details.get("step_band") if self.record.stage == "estimate" else None
+        return None if found is None else float(found)
 
 
 def find_timing(records: Mapping[str, Record], *sources: tuple[str, str]) -> Timing | None:
@@ -66,7 +74,9 @@ def step_timing(records: Mapping[str, Record], *, strategy: str) -> Timing | Non
     estimate = records.get("estimate")
     if estimate is not None and "step_seconds" in estimate.metrics:
         devices = int(estimate.metrics.get("world_size", 1))
-        return Timing(estimate.metrics["step_seconds"], "step_seconds of estimate", estimate, num_devices=devices)
+        words = str(estimate.details.get("calibration", "uncalibrated"))
+        name = f"step_seconds of estimate, {words}"
+        return Timing(estimate.metrics["step_seconds"], name, estimate, num_devices=devices)
     return None
 
 

@@ -75,14 +75,27 @@ class Estimator:
     Raises EstimateError for a model that cannot be traced, here and in `predict`.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, source: FakeModel | None = None) -> None:
         self.workload = workload
-        self.source = FakeModel(workload)
+        self.source = source or FakeModel(workload)
         self._num_units = self.source.num_blocks // self.source.period if self.source.period else 0
         self.is_expanded = self._num_units > UNITS + 1
         """Whether deeper traces follow from short ones; false for a shallow model, and once they did not."""
         self._growths: dict[int, list[int]] = {}
         """Bytes that each event of three units grows by with a further unit, by the number of events."""
+
+    def spread(
+        self, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1, grad_accum_steps: int | None = None
+    ) -> Estimator:
+        """The same model over other devices, without building it again."""
+        workload = dataclasses.replace(
+            self.workload,
+            strategy=strategy,
+            dp_replicate=dp_replicate,
+            dp_shard=dp_shard,
+            grad_accum_steps=grad_accum_steps or self.workload.grad_accum_steps,
+        )
+        return Estimator(workload, source=self.source.like(workload))
 
     def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
         """Memory and operators of one shape."""

@@ -60,6 +60,12 @@ class FakeModel:
         """Blocks in the shortest run that repeats; 0 when none does."""
         self.num_params = sum(param.numel() for param in self._model.parameters())
 
+    def like(self, workload: Workload) -> FakeModel:
+        """The same model, to be traced as another workload of it."""
+        other = copy.copy(self)
+        other.workload = workload
+        return other
+
     def keep(self, num_blocks: int) -> None:
         """Drop all blocks but the first; the facts above stay those of the whole model."""
         blocks = find_blocks(self._model, path=self.workload.blocks)

@@ -11,6 +11,8 @@
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
+    asked.json          what a worker is asked beside the configuration: measured shapes, a limit (stage `estimate`)
+    estimate.csv        one row a point of the grid (stage `estimate`)
     uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
     again/              the run that was run again (stage `replay`)
@@ -232,6 +234,14 @@ class RunDir:
     @property
     def lock(self) -> Path:
         return self.path / "lock.yaml"
+
+    @property
+    def asked(self) -> Path:
+        return self.path / "asked.json"
+
+    @property
+    def estimate_csv(self) -> Path:
+        return self.path / "estimate.csv"
 
     @property
     def difference(self) -> Path:

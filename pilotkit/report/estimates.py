@@ -1,74 +1,23 @@
-"""Estimates as people see them: the terminal table, and the section of the page.
+"""Estimates on the page: memory against the device, over the step and by kind, the grid, the answers.
 
-Called by stage `estimate` and by `pilotkit.report.sections`. Shows; computes no figure.
+Called by `pilotkit.report.sections`. Shows; computes no figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from pilotkit.records.record import Record
 from pilotkit.report import plots, svg
+from pilotkit.report.estimate_tables import KINDS, answer_rows, comparison_rows
 from pilotkit.report.parts import figure_of
-from pilotkit.report.values import format_value, record_href
+from pilotkit.report.values import record_href
 from pilotkit.report.view import Cell, Section, TableView
-from pilotkit.units import format_bytes, format_seconds
-
-KINDS = ("parameters", "gradients", "optimizer_state", "activations", "gathered", "buckets", "batch", "temporary")
-
-
-def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, hardware: str) -> Table:
-    """One row a figure: peaks with where they stand and what for, overhead, and the verdict against the device."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for name, justify in (("estimated", "left"), ("value", "right"), ("note", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
-    for peak in details["peaks"]:
-        note = f"{peak['where']}: {kinds_words(peak['kinds'])}"
-        table.add_row(f"peak allocated, {peak['step']}", format_bytes(peak["peak_bytes"]), Text(note))
-    for name, words in (("native", "native segments"), ("expandable", "expandable segments")):
-        if f"{name}_reserved_bytes" in metrics:
-            table.add_row(f"peak reserved, {words}", format_bytes(metrics[f"{name}_reserved_bytes"]), "replayed")
-    for line in details.get("overhead") or ():
-        table.add_row(Text(str(line["what"])), format_bytes(line["num_bytes"]), "not traced; estimate.* sets it")
-    verdict = Text("fits", style="green") if details["fits"] else Text("does not fit", style="red")
-    limit = format_bytes(metrics["memory_limit_bytes"])
-    table.add_row(f"in use on {hardware}", format_bytes(metrics["device_used_bytes"]), Text(f"of {limit}: ") + verdict)
-    if "step_seconds" in metrics:
-        band = f"{format_seconds(metrics['step_low_seconds'])} to {format_seconds(metrics['step_high_seconds'])}"
-        parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in details["step_parts"].items())
-        table.add_row(
-            "step", format_seconds(metrics["step_seconds"]), Text(f"{details['calibration']}, {band}: {parts}")
-        )
-        speed = format_value("tokens_per_second", metrics["tokens_per_second"])
-        table.add_row("tokens per second", speed, Text(f"{details['calibration']}, all devices"))
-    return table
-
-
-def grid_table(grid: Mapping[str, Any]) -> Table:
-    """Memory in use by micro-batch (down) and sequence length (across); what does not fit is in brackets."""
-    points = {(point["micro_batch_size"], point["seq_len"]): point for point in grid["points"]}
-    lengths = sorted({seq_len for _, seq_len in points})
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    table.add_column("in use: batch \\ seq")
-    for seq_len in lengths:
-        table.add_column(str(seq_len), justify="right")
-    for micro_batch_size in sorted({batch for batch, _ in points}):
-        row = [points[micro_batch_size, seq_len] for seq_len in lengths]
-        table.add_row(str(micro_batch_size), *map(_in_use, row))
-    table.add_row("largest that fits", *(str(grid["largest_micro_batch"][str(seq_len)]) for seq_len in lengths))
-    return table
-
-
-def _in_use(point: Mapping[str, Any]) -> Text:
-    text = format_bytes(point["needed_bytes"])
-    return Text(text, style="green") if point["fits"] else Text(f"[{text}]", style="red")
+from pilotkit.units import format_bytes
 
 
 def memory_map(grid: Mapping[str, Any]) -> Markup:
@@ -98,10 +47,36 @@ def memory_map(grid: Mapping[str, Any]) -> Markup:
     return svg.svg(shapes, height=top + len(batches) * height, label="Memory in use by micro-batch and sequence length")
 
 
-def kinds_words(kinds: Mapping[str, float]) -> str:
-    """`parameters 1.00 GiB, gradients 1.00 GiB`, largest first."""
-    found = sorted(((kind, kinds[kind]) for kind in KINDS if kinds.get(kind)), key=lambda item: -item[1])
-    return ", ".join(f"{kind.replace('_', ' ')} {format_bytes(num_bytes)}" for kind, num_bytes in found)
+def memory_over_the_step(profile: Sequence[Mapping[str, Any]], *, limit: float) -> Markup:
+    """Live bytes from the start of a steady step to its end, as columns, with the parts of the step named below and the
+    limit of the device as a line where it is near."""
+    highest = max(float(point["live_bytes"]) for point in profile)
+    top, bottom = 24.0, 144.0
+    near = limit <= 2 * highest
+    scale = max(highest, limit) if near else highest
+    width = 100.0 / len(profile)
+    shapes = []
+    for number, point in enumerate(profile):
+        height = float(point["live_bytes"]) / scale * (bottom - top)
+        title = f"{point['moment']}: {format_bytes(point['live_bytes'])}"
+        css = "fault" if point["live_bytes"] > limit else "data"
+        shapes.append(
+            svg.rect(css, x=number * width, width=width, y=bottom - height, height=height, title=title, opacity=0.7)
+        )
+    start = 0
+    for number in range(1, len(profile) + 1):
+        if number == len(profile) or profile[number]["moment"] != profile[start]["moment"]:
+            if number - start >= len(profile) / 12:  # narrower ones have no room for their name
+                name = str(profile[start]["moment"])
+                shapes.append(svg.text(name, x=start * width, y=bottom + 18, css="small muted"))
+            shapes.append(svg.line("axis", x1=start * width, x2=start * width, y1=bottom, y2=bottom + 6))
+            start = number
+    shapes.append(svg.text(f"highest {format_bytes(highest)}", x=0, y=14, css="small"))
+    if near:
+        y = bottom - limit / scale * (bottom - top)
+        shapes.append(svg.line("limit", x1=0, x2=100, y1=y, y2=y))
+        shapes.append(svg.text(f"device {format_bytes(limit)}", x=100, y=14, css="small", anchor="end"))
+    return svg.svg(shapes, height=bottom + 26, label="Memory of one device over a steady step")
 
 
 def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[str]:
@@ -140,6 +115,17 @@ def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[st
                 legend=legend,
             )
         )
+    if details.get("memory_profile"):
+        plot = memory_over_the_step(details["memory_profile"], limit=metrics["memory_limit_bytes"])
+        section.figures.append(
+            figure_of(
+                "Tensors alive over a steady step",
+                plot,
+                record=record,
+                metric="steady_step_peak_bytes",
+                page_dir=page_dir,
+            )
+        )
     if details.get("grid"):
         plot = memory_map(details["grid"])
         section.figures.append(
@@ -156,4 +142,10 @@ def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[st
         for peak in peaks
     ]
     section.tables.append(TableView(["step", "peak allocated", "where"], rows))
+    for title, columns, lines in answer_rows(details):
+        section.tables.append(TableView(columns, [[Cell(text) for text in line] for line in lines], title))
+    if details.get("compared"):
+        columns, lines = comparison_rows(details["compared"])
+        title = "Estimate beside measurement"
+        section.tables.append(TableView(columns, [[Cell(text) for text in line] for line in lines], title))
     return {f"{kind}_bytes" for kind in KINDS}

@@ -1,135 +1,138 @@
-"""Stage `estimate`: will it fit, and how fast, on hardware that is not here? Calculated, never run."""
+"""Stage `estimate`: will it fit, and how fast, on hardware that is not here? Calculated, never run.
+
+In order: learn from what was measured, trace in one worker process, correct, add what no trace sees, compare with the
+hardware option, and answer what else was asked.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from typing import Any
 
-from pilotkit.decide.fit import Overhead, judge_fit, overhead_of
-from pilotkit.decide.step_time import Efficiency, StepTime, estimate_step_time
+from pilotkit.decide.fit import Fit
+from pilotkit.decide.step_time import StepTime
 from pilotkit.errors import StageRefused
 from pilotkit.launch.outcome import Outcome
+from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.report.estimates import estimate_table, grid_table
+from pilotkit.report.estimate_tables import answer_tables, comparison_table, estimate_table, grid_table
+from pilotkit.stages.calibrating import comparison_rows, learn, overhead_for
+from pilotkit.stages.judging import Judge
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
 
 
 def run(run: Run) -> StageResult:
-    """Trace the run in one worker process, add what no trace sees, and compare with the hardware option's memory."""
+    """Estimate the run's own shape, and whatever grid, limits and hardware the options ask about."""
+    judge = Judge(run, learn(run))
+    atomic.write_json(run.run_dir.asked, {"measured": [], "limit_bytes": judge.limit_bytes()})
     outcome = run.work("estimate")
     if outcome.status != "ok":
         return _explained(run, outcome)
-    found: dict[str, float] = outcome.result["metrics"]
-    overhead = _overhead(run)
-    hardware = run.config.hardware
+    result = outcome.result
+    metrics, details, fit = _own_shape(run, judge, result)
+    if "grid" in result:
+        details["grid"] = _judged_grid(judge, result["grid"])
+    if "answers" in result:
+        details["answers"] = result["answers"]
+    if "by_devices" in result:
+        details["by_devices"] = [judge.device_row(entry) for entry in result["by_devices"]]
+        if run.config.estimate.compare_hardware:
+            details["hardware"] = judge.hardware_rows(result["by_devices"])
+    rows = comparison_rows(judge.calibrated())
+    details["compared"] = rows
+    run.console.table(estimate_table(metrics.values, details, hardware=run.config.hardware.name))
+    for table in answer_tables(details):
+        run.console.table(table)
+    if rows:
+        run.console.table(comparison_table(rows))
+    artifacts = {}
+    if "grid" in details:
+        run.console.table(grid_table(details["grid"]))
+        atomic.write_text(run.run_dir.estimate_csv, _csv(details["grid"]["points"]))
+        artifacts["grid"] = run.run_dir.estimate_csv.name
+    if fit.fits:
+        return StageResult("ok", metrics, details, artifacts)
+    summary = (
+        f"estimated {format_bytes(fit.needed_bytes)} on {run.config.hardware.name}, of which "
+        f"{format_bytes(fit.allowed_bytes)} may be used: {format_bytes(run.config.hardware.memory_bytes)} less a "
+        f"headroom of {run.config.estimate.headroom:.0%}"
+    )
+    return StageResult("does_not_fit", metrics, details, artifacts, Failure(summary, cause=_where(details)))
+
+
+def _own_shape(run: Run, judge: Judge, result: Mapping[str, Any]) -> tuple[Metrics, dict[str, Any], Fit]:
+    found: dict[str, float] = dict(result["metrics"])
+    hardware, world_size = run.config.hardware, run.arithmetic.world_size
+    fit = judge.fit(result, num_devices=world_size)
+    calibration = judge.calibration()
     # The processor has no caching allocator: there, what is allocated is what is used.
     if hardware.device_type == "cpu":
         del found["native_reserved_bytes"], found["expandable_reserved_bytes"]
-        held = found["peak_allocated_bytes"]
     else:
-        held = found["peak_reserved_bytes"] = found[f"{run.config.estimate.allocator}_reserved_bytes"]
-    fit = judge_fit(
-        held,
-        overhead=overhead,
-        memory_bytes=hardware.memory_bytes,
-        headroom=run.config.estimate.headroom,
-    )
+        found["peak_reserved_bytes"] = calibration.reserved(found[f"{run.config.estimate.allocator}_reserved_bytes"])
+    if calibration.memory is not None:
+        found["traced_peak_allocated_bytes"] = found["peak_allocated_bytes"]
+        found["peak_allocated_bytes"] = calibration.allocated(found["peak_allocated_bytes"])
+        found["device_used_low_bytes"] = fit.needed_bytes / (1 + calibration.memory.band)
+        found["device_used_high_bytes"] = fit.needed_bytes * (1 + calibration.memory.band)
+    overhead = overhead_for(run, num_devices=world_size)
     metrics = Metrics()
     metrics.add("estimated", found)
-    metrics.add("estimated", overhead_bytes=overhead.num_bytes, device_used_bytes=fit.needed_bytes)
-    metrics.add("given", memory_limit_bytes=hardware.memory_bytes)
-    time = _step_time(run, outcome.result["work"], found)
-    if time is not None:
-        peak = hardware.peak_flops[run.config.precision.flops_format]
-        tokens = run.arithmetic.tokens_per_step / time.step_seconds
-        metrics.add(
-            "estimated",
-            step_seconds=time.step_seconds,
-            step_low_seconds=time.low_seconds,
-            step_high_seconds=time.high_seconds,
-            tokens_per_second=tokens,
-            tokens_per_second_per_device=tokens / run.arithmetic.world_size,
-            hardware_flops_utilization=time.num_flops / time.step_seconds / peak,
-        )
+    metrics.add(
+        "estimated",
+        overhead_bytes=calibration.overhead(overhead.num_bytes),
+        device_used_bytes=fit.needed_bytes,
+    )
+    metrics.add("given", memory_limit_bytes=hardware.memory_bytes, world_size=world_size)
+    time = judge.time(result, num_devices=world_size)
+    warnings = [*judge.history.notes, *result["details"]["notes"]]
+    if isinstance(time, StepTime):
+        _add_time(run, judge, metrics, time)
+    else:
+        warnings.append(f"no step time: {time}")
     details: dict[str, Any] = {
-        "step_parts": time.parts if time is not None else {},
-        **outcome.result["details"],
-        "overhead": overhead.lines,
+        "step_parts": time.parts if isinstance(time, StepTime) else {},
+        **{name: value for name, value in result["details"].items() if name != "notes"},
+        "overhead": [
+            {**line, "num_bytes": calibration.overhead(int(str(line["num_bytes"])))} for line in overhead.lines
+        ],
         "fits": fit.fits,
-        "calibration": "uncalibrated",
+        "calibration": calibration.words(calibration.time),
+        "memory_calibration": calibration.words(calibration.memory),
+        "step_band": calibration.time.band if calibration.time is not None else None,
         "threads": run.threads,
+        "warnings": warnings,
     }
-    if time is None:
-        details["notes"].append(f"no step time: {_why_no_time(run)}")
-    if "grid" in outcome.result:
-        details["grid"] = _judged(run, outcome.result["grid"], overhead)
-    details["warnings"] = list(details.pop("notes"))
-    run.console.table(estimate_table(metrics.values, details, hardware=hardware.name))
-    if "grid" in details:
-        run.console.table(grid_table(details["grid"]))
-    if fit.fits:
-        return StageResult("ok", metrics, details)
-    summary = (
-        f"estimated {format_bytes(fit.needed_bytes)} on {hardware.name}, of which {format_bytes(fit.allowed_bytes)} "
-        f"may be used: {format_bytes(hardware.memory_bytes)} less a headroom of {run.config.estimate.headroom:.0%}"
-    )
-    return StageResult("does_not_fit", metrics, details, problem=Failure(summary, cause=_where(details)))
+    return metrics, details, fit
 
 
-def _step_time(run: Run, work: Mapping[str, Any], found: Mapping[str, float]) -> StepTime | None:
-    if _why_no_time(run):
-        return None
-    config, hardware = run.config, run.config.hardware
-    options = config.estimate
-    link = hardware.link_bandwidth_bytes_per_second or 1.0
-    if config.parallelism.num_nodes > 1:
-        link = min(link, options.network_bytes_per_second or link)
-    return estimate_step_time(
-        work,
-        peak_flops=hardware.peak_flops[config.precision.flops_format],
-        memory_bandwidth=hardware.memory_bandwidth_bytes_per_second or 1.0,
-        link_bandwidth=link,
-        gradient_bytes=found.get("buckets_bytes", 0.0),
-        dp_replicate=run.arithmetic.dp_replicate,
-        efficiency=Efficiency(
-            matmul=options.matmul_efficiency,
-            attention=options.attention_efficiency,
-            elementwise=options.bandwidth_efficiency,
-            link=options.link_efficiency,
-        ),
+def _add_time(run: Run, judge: Judge, metrics: Metrics, time: StepTime) -> None:
+    """The step and what follows from it. The band is that of the correction; uncalibrated, that of the overlap."""
+    correction = judge.calibration().time
+    low, high = time.low_seconds, time.high_seconds
+    if correction is not None:
+        low, high = time.step_seconds / (1 + correction.band), time.step_seconds * (1 + correction.band)
+    peak = run.config.hardware.peak_flops.get(run.config.precision.flops_format)
+    tokens = run.arithmetic.tokens_per_step / time.step_seconds
+    metrics.add(
+        "estimated",
+        step_seconds=time.step_seconds,
+        step_low_seconds=low,
+        step_high_seconds=high,
+        tokens_per_second=tokens,
+        tokens_per_second_per_device=tokens / run.arithmetic.world_size,
+        hardware_flops_utilization=time.num_flops / time.step_seconds / peak if peak else None,
     )
 
 
-def _why_no_time(run: Run) -> str:
-    """What the hardware option lacks for a time; empty when there is one."""
-    config, hardware = run.config, run.config.hardware
-    number_format = config.precision.flops_format
-    lacking = [
-        name
-        for name, value in (
-            (f"hardware.peak_flops.{number_format}", hardware.peak_flops.get(number_format)),
-            ("hardware.memory_bandwidth_bytes_per_second", hardware.memory_bandwidth_bytes_per_second),
-            ("hardware.link_bandwidth_bytes_per_second", hardware.link_bandwidth_bytes_per_second),
-            (
-                "estimate.network_bytes_per_second",
-                config.estimate.network_bytes_per_second if config.parallelism.num_nodes > 1 else 1.0,
-            ),
-        )
-        if not value
-    ]
-    return f"{', '.join(lacking)} is not given" if lacking else ""
-
-
-def _judged(run: Run, grid: Mapping[str, Any], overhead: Overhead) -> dict[str, Any]:
+def _judged_grid(judge: Judge, grid: Mapping[str, Any]) -> dict[str, Any]:
     """Each point against the device, and for each sequence length the largest micro-batch of the grid that fits."""
-    hardware = run.config.hardware
     points = []
     for point in grid["points"]:
-        held = point["peak_allocated_bytes" if hardware.device_type == "cpu" else "peak_reserved_bytes"]
-        fit = judge_fit(
-            held, overhead=overhead, memory_bytes=hardware.memory_bytes, headroom=run.config.estimate.headroom
-        )
+        fit = judge.fit({"metrics": point}, num_devices=judge.run.arithmetic.world_size)
         points.append({**point, "needed_bytes": fit.needed_bytes, "fits": fit.fits})
     largest = {
         str(seq_len): max(
@@ -140,15 +143,12 @@ def _judged(run: Run, grid: Mapping[str, Any], overhead: Overhead) -> dict[str, 
     return {"points": points, "how": grid["how"], "largest_micro_batch": largest}
 
 
-def _overhead(run: Run) -> Overhead:
-    options = run.config.estimate
-    return overhead_of(
-        device_type=run.config.hardware.device_type,
-        world_size=run.arithmetic.world_size,
-        context_bytes=options.context_bytes,
-        communication_bytes=options.communication_bytes,
-        workspace_bytes=options.workspace_bytes,
-    )
+def _csv(points: list[dict[str, Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=list(points[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(points)
+    return stream.getvalue()
 
 
 def _where(details: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -46,14 +47,15 @@ class RowOrder:
         self.num_rows = num_rows
         self.seed = seed
         self._epoch = -1
-        self._permutation = torch.empty(0, dtype=torch.int64)
+        # No tensor: it stays on the host, and what counts tensors on the processor would count it as the run's.
+        self._permutation = np.empty(0, dtype=np.int64)
 
     def row_at(self, position: int) -> int:
         """`position` counts rows from the start of the run, over all ranks."""
         epoch, offset = divmod(position, self.num_rows)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
-            self._permutation = torch.randperm(self.num_rows, generator=generator)
+            self._permutation = torch.randperm(self.num_rows, generator=generator).numpy().copy()
             self._epoch = epoch
         return int(self._permutation[offset])
 

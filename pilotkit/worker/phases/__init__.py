@@ -17,6 +17,7 @@ Phase = Callable[..., dict[str, Any]]
 # name -> (module in this room, function, keyword arguments)
 PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "estimate": ("estimate", "estimate", {}),
+    "estimate_measured": ("estimate", "estimate_measured", {}),
     "prove": ("prove", "train_and_save", {}),
     "prove_restore": ("prove", "restore_and_evaluate", {}),
     "measure": ("measure", "measure", {}),
@@ -39,7 +40,7 @@ PHASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qualify_ranks": ("qualify", "qualify_ranks", {}),
 }
 # They calculate: whatever the hardware option names, they need none of it.
-WITHOUT_DEVICE = frozenset({"estimate"})
+WITHOUT_DEVICE = frozenset({"estimate", "estimate_measured"})
 
 
 def run_phase(run_dir: RunDir, *, phase: str, rank: int) -> None:

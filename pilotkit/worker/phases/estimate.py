@@ -1,11 +1,12 @@
-"""Phase `estimate`: from a configuration to a workload, and from that to a prediction. One process, no device.
+"""Phases `estimate` and `estimate_measured`: from a configuration to a workload, and from that to a prediction.
 
-The only place where `estimate` meets `PilotConfig`.
+One process, no device. The only place where `estimate` meets `PilotConfig`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from pilotkit.config.schema import PilotConfig
-from pilotkit.estimate.grid import NotAffine, fit
+from pilotkit.estimate.grid import Grid, NotAffine, fit
+from pilotkit.estimate.inverse import device_counts, held_of, largest_micro_batch, longest_sequence
 from pilotkit.estimate.predict import Estimator
 from pilotkit.estimate.workload import Workload
 from pilotkit.train.factories import resolve
@@ -24,23 +26,60 @@ HUGGINGFACE = "pilotkit.train.models.huggingface:build"
 
 
 def estimate(session: Session) -> dict[str, Any]:
-    """Predict the run's own shape, and the grid where one is asked for.
+    """Predict the run's own shape, and answer what else is asked: the grid, what fits, other numbers of devices.
 
     Raises EstimateError for a model that cannot be traced.
     """
     train, options = session.config.train, session.config.estimate
+    asked = _asked(session)
     session.progress(0, 2, label="estimate")
     estimator = Estimator(workload_of(session))
     result = estimator.predict(micro_batch_size=train.micro_batch_size, seq_len=train.seq_len).to_dict()
     session.progress(1, 2, label="estimate")
-    if options.micro_batch_sizes or options.seq_lens:
-        result["grid"] = _grid(session, estimator)
+    inverse = options.largest_micro_batch or options.longest_sequence
+    if options.micro_batch_sizes or options.seq_lens or inverse:
+        grid, how = _fitted(estimator)
+        if options.micro_batch_sizes or options.seq_lens:
+            result["grid"] = {"points": list(_points(session, estimator, grid)), "how": how}
+        if inverse:
+            result["answers"] = _answers(session, estimator, grid, limit=asked["limit_bytes"])
+    if options.max_devices is not None:
+        result["by_devices"] = list(_by_devices(session, estimator, most=options.max_devices))
     session.progress(2, 2, label="estimate")
     return result
 
 
-def _grid(session: Session, estimator: Estimator) -> dict[str, Any]:
-    """Peaks of every point, and how they were found: fitted and verified, or each traced."""
+def estimate_measured(session: Session) -> dict[str, Any]:
+    """Predict every shape that was measured, for comparison. Raises as `estimate`."""
+    shapes = _asked(session)["measured"]
+    estimator = Estimator(workload_of(session))
+    found: dict[str, Any] = {}
+    for number, shape in enumerate(shapes):
+        session.progress(number, len(shapes), label="estimate what was measured")
+        count = shape["num_devices"]
+        spread = {"ddp": {"dp_replicate": count}, "fsdp": {"dp_shard": count}}.get(shape["strategy"], {})
+        other = estimator.spread(strategy=shape["strategy"], grad_accum_steps=shape["grad_accum_steps"], **spread)
+        predicted = other.predict(micro_batch_size=shape["micro_batch_size"], seq_len=shape["seq_len"]).to_dict()
+        found[shape["key"]] = {name: predicted[name] for name in ("metrics", "work")}
+    return found
+
+
+def _asked(session: Session) -> dict[str, Any]:
+    """What the stage asks beside the configuration."""
+    found: dict[str, Any] = json.loads(session.run_dir.asked.read_text(encoding="utf-8"))
+    return found
+
+
+def _fitted(estimator: Estimator) -> tuple[Grid | None, str]:
+    """The grid, and how its points are found; None where shapes differ too much to be fitted."""
+    try:
+        return fit(estimator), "fitted to a few small traces, verified at shapes that were not fitted"
+    except NotAffine as reason:
+        return None, f"every point traced: {reason}"
+
+
+def _points(session: Session, estimator: Estimator, grid: Grid | None) -> Iterator[dict[str, int]]:
+    """Peaks of every point: from the fit, or each traced."""
     train, options = session.config.train, session.config.estimate
     expandable = options.allocator == "expandable"
     shapes = [
@@ -48,15 +87,13 @@ def _grid(session: Session, estimator: Estimator) -> dict[str, Any]:
         for micro_batch_size in options.micro_batch_sizes or [train.micro_batch_size]
         for seq_len in options.seq_lens or [train.seq_len]
     ]
-    try:
-        grid = fit(estimator)
-    except NotAffine as reason:
-        points = [_traced_point(estimator, *shape, expandable=expandable) for shape in shapes]
-        return {"points": points, "how": f"every point traced: {reason}"}
+    if grid is None:
+        yield from (_traced_point(estimator, *shape, expandable=expandable) for shape in shapes)
+        return
     sizes = np.array(shapes, dtype=np.float64)
     peaks = grid.peak_allocated_bytes(sizes[:, 0], sizes[:, 1])
-    points = [
-        {
+    for (micro_batch_size, seq_len), peak in zip(shapes, peaks, strict=True):
+        yield {
             "micro_batch_size": micro_batch_size,
             "seq_len": seq_len,
             "peak_allocated_bytes": round(float(peak)),
@@ -64,9 +101,47 @@ def _grid(session: Session, estimator: Estimator) -> dict[str, Any]:
                 micro_batch_size=micro_batch_size, seq_len=seq_len, expandable=expandable
             ),
         }
-        for (micro_batch_size, seq_len), peak in zip(shapes, peaks, strict=True)
-    ]
-    return {"points": points, "how": "fitted to a few small traces, verified at shapes that were not fitted"}
+
+
+def _answers(session: Session, estimator: Estimator, grid: Grid | None, *, limit: float) -> dict[str, Any]:
+    """What fits into the limit, bytes that the allocator may hold."""
+    train, options = session.config.train, session.config.estimate
+    allocator = "none" if session.config.hardware.device_type == "cpu" else options.allocator
+    held = held_of(estimator, grid, allocator=allocator)
+    answers: dict[str, Any] = {}
+    if options.largest_micro_batch:
+        lengths = options.seq_lens or [train.seq_len]
+        answers["largest_micro_batch"] = [largest_micro_batch(held, length, limit=limit) for length in lengths]
+    if options.longest_sequence:
+        sizes = options.micro_batch_sizes or [train.micro_batch_size]
+        answers["longest_sequence"] = [longest_sequence(held, size, limit=limit, estimator=estimator) for size in sizes]
+    return answers
+
+
+def _by_devices(session: Session, estimator: Estimator, *, most: int) -> Iterator[dict[str, Any]]:
+    """The run's own shape over other numbers of devices. A global batch that was given stays what it is."""
+    train, strategy = session.config.train, session.config.parallelism.strategy
+    for count in device_counts(most=most, devices_per_node=session.arithmetic.nproc_per_node):
+        accumulated = session.arithmetic.grad_accum_steps
+        if train.global_batch_size is not None:
+            accumulated, rest = divmod(train.global_batch_size, train.micro_batch_size * count)
+            if rest or not accumulated:
+                continue
+        name = "single" if count == 1 else "fsdp" if strategy == "single" else strategy
+        shard = {"fsdp": count, "hsdp": min(session.arithmetic.dp_shard, count)}.get(name, 1)
+        if count % shard:
+            continue
+        other = estimator.spread(
+            strategy=name, dp_replicate=count // shard, dp_shard=shard, grad_accum_steps=accumulated
+        )
+        found = other.predict(micro_batch_size=train.micro_batch_size, seq_len=train.seq_len).to_dict()
+        yield {
+            "num_devices": count,
+            "strategy": name,
+            "grad_accum_steps": accumulated,
+            "metrics": found["metrics"],
+            "work": found["work"],
+        }
 
 
 def _traced_point(estimator: Estimator, micro_batch_size: int, seq_len: int, *, expandable: bool) -> dict[str, int]:

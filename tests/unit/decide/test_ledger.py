@@ -246,7 +246,17 @@ def test_an_estimate_stands_in_where_nothing_ran() -> None:
     assert (line.seconds, line.origin, line.how) == (
         pytest.approx(700.0),
         "estimated",
-        "1000 x 700.0 ms (step_seconds of estimate)",
+        "1000 x 700.0 ms (step_seconds of estimate, uncalibrated)",
+    )
+
+
+def test_an_estimate_that_measured_runs_corrected_is_a_projection_and_says_so() -> None:
+    estimate = _record("estimate", step_seconds=0.7)
+    estimate.details = {"calibration": "calibrated by 3 runs, within 4 %", "step_band": 0.04}
+    line = _line(_ledger({"estimate": estimate}), "steps")
+    assert (line.origin, line.how) == (
+        "projected",
+        "1000 x 700.0 ms (step_seconds of estimate, calibrated by 3 runs, within 4 %)",
     )
 
 

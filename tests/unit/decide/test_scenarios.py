@@ -20,6 +20,8 @@ from pilotkit.decide.planning import Plan, Question, make_plan
 from pilotkit.decide.study import Candidate
 from pilotkit.decide.verdict import decide_verdict
 from pilotkit.decide.workload import Assumptions
+from pilotkit.records.record import Record
+from pilotkit.units import GIB
 
 MakePilot = Callable[..., Candidate]
 SURE = Assumptions(FailureModel("none", 0.0), drift_spread=0.0, repair_seconds=0.0, num_draws=10_000)
@@ -243,3 +245,52 @@ def test_16_doubling_failures_shows_in_the_table(pilot: MakePilot) -> None:
     assert rows["steps 5 % slower"].probabilities["7d"] < base.probabilities["7d"]
     # 8 x 720 h x 1.5, and a fifth less
     assert (base.cost, rows["devices 20 % cheaper"].cost) == (8640.0, 6912.0)
+
+
+def _estimated(candidate: Candidate, *, speed: float, band: float | None) -> Candidate:
+    """The same run on hardware that was estimated alone; `speed` is against the candidate's pilot."""
+    seconds = candidate.records["pilot"].metrics["fsdp_step_seconds"] / speed
+    details = {"calibration": "carried over from 3 runs on h100, within 10 %", "step_band": band}
+    metrics = {
+        "step_seconds": seconds, "world_size": 8.0, "peak_allocated_bytes": 50 * GIB, "device_used_bytes": 60.0 * GIB,
+    }  # fmt: skip
+    estimate = Record(
+        "estimate-h200", "estimate", "ok", "2026-03-02", config=candidate.config, metrics=metrics, details=details
+    )
+    config = {**candidate.config, "hardware": {**candidate.config["hardware"], "name": "h200"}}
+    return Candidate(config, {"estimate": estimate})
+
+
+def test_hardware_that_was_not_measured_is_projected_and_left_open(pilot: MakePilot) -> None:
+    measured = pilot(hardware="h100", days=8.0)
+    plan = _plan(measured, _estimated(measured, speed=2.0, band=0.1))
+    option = next(item.option for item in plan.choice.judged if item.option.hardware == "h200")
+    assert _decisions(plan)["h200"] == "open"
+    assert option.origin == "projected"
+    reason = _reason(plan, "h200")
+    assert "its speed is projected (step_seconds of estimate, carried over from 3 runs on h100, within 10 %)" in reason
+    assert f"the rest of its ledger is that of {measured.label}" in reason
+    # twice as fast as 8 days: done in a week, with a band that leaves no doubt
+    assert [outcome.name for outcome in option.outcomes] == ["7d", "30d"]
+    assert option.outcomes[0].probability > 0.99
+    assert option.outcomes[0].run_hours == pytest.approx(4 * 24, rel=0.02)
+
+
+def test_an_estimate_that_nothing_corrected_projects_nothing(pilot: MakePilot) -> None:
+    measured = pilot(hardware="h100", days=8.0)
+    plan = _plan(measured, _estimated(measured, speed=2.0, band=None))
+    assert "projected" not in _reason(plan, "h200")
+    assert next(item.option for item in plan.choice.judged if item.option.hardware == "h200").outcomes == []
+
+
+def test_the_band_of_a_projection_widens_the_chances(pilot: MakePilot) -> None:
+    measured = pilot(hardware="h100", days=8.0)
+
+    def chance(band: float) -> float:
+        plan = _plan(measured, _estimated(measured, speed=1.2, band=band))
+        return (
+            next(item.option for item in plan.choice.judged if item.option.hardware == "h200").outcomes[0].probability
+        )
+
+    # 6.67 days against 7: nearly sure, and no longer so when the speed may be off by a third
+    assert chance(0.01) > 0.95 > chance(0.33) > 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotkit.decide.step_time import Efficiency, StepTime, estimate_step_time
+from pilotkit.decide.step_time import Efficiency, Rates, StepTime, estimate_step_time
 
 WORK = {
     "kernels": [
@@ -16,12 +16,10 @@ WORK = {
 }
 
 
-def _estimate(gradient_bytes: float = 0.0) -> StepTime:
+def _estimate(gradient_bytes: float = 0.0, **rates: float) -> StepTime:
     return estimate_step_time(
         WORK,
-        peak_flops=10e12,
-        memory_bandwidth=10e9,
-        link_bandwidth=10e9,
+        rates=Rates(10e12, 10e9, 10e9, **rates),  # type: ignore[arg-type]
         gradient_bytes=gradient_bytes,
         dp_replicate=4,
         efficiency=Efficiency(matmul=0.5, attention=0.25, elementwise=0.8, link=0.6),
@@ -30,7 +28,8 @@ def _estimate(gradient_bytes: float = 0.0) -> StepTime:
 
 def test_parts_and_band() -> None:
     time = _estimate()
-    assert time.parts == pytest.approx({"matmul": 0.2, "attention": 0.8, "elementwise": 0.5, "communication": 0.5})
+    classes = {"matmul": 0.2, "attention": 0.8, "elementwise": 0.5, "launch": 0.0, "communication": 0.5}
+    assert time.parts == pytest.approx(classes)
     assert (time.low_seconds, time.step_seconds, time.high_seconds) == pytest.approx((1.5, 1.75, 2.0))
     assert time.num_flops == 3e12
 
@@ -38,3 +37,10 @@ def test_parts_and_band() -> None:
 def test_gradients_that_the_trace_does_not_send_are_all_reduced() -> None:
     """Twice (n - 1) / n of the bytes go over the link."""
     assert _estimate(4e9).parts["communication"] == pytest.approx(0.5 + 2 * 4e9 * 0.75 / 6e9)
+
+
+def test_launches_show_where_they_outlast_the_kernels() -> None:
+    """13 kernels; on an accelerator the host runs ahead, a processor does one after the other."""
+    assert _estimate(kernel_seconds=0.01).compute_seconds == pytest.approx(1.5)
+    assert _estimate(kernel_seconds=0.2).compute_seconds == pytest.approx(2.6)
+    assert _estimate(kernel_seconds=0.01, launches_ahead=False).compute_seconds == pytest.approx(1.63)
