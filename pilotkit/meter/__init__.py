@@ -15,7 +15,7 @@ from pilotkit.meter.communication import Collective, Communication, profile_step
 from pilotkit.meter.compilation import Compilation, CompileWatch
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
-from pilotkit.meter.flops import count_step_flops, count_training_flops, mfu
+from pilotkit.meter.flops import count_executed_flops, count_step_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.out_of_memory import OutOfMemory, is_out_of_memory
 from pilotkit.meter.rss import peak_rss_bytes, reset_peak_rss
@@ -40,6 +40,7 @@ __all__ = [
     "StepMeter",
     "Summary",
     "UpdateWatch",
+    "count_executed_flops",
     "count_step_flops",
     "count_training_flops",
     "is_out_of_memory",

@@ -82,6 +82,8 @@ class DtypeWatch:
         if self._stack:
             self._stack.pop()
         if not self._stack:
+            # In the forward and not before it: a wrapper may cast buffers only when it first runs.
+            self.table.buffers = _elements(self._model.buffers())
             found = {name_of(tensor.dtype) for tensor in tensors_in(output) if tensor.is_floating_point()}
             self.table.output = sorted({*self.table.output, *found})
 

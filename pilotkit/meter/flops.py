@@ -49,19 +49,37 @@ def count_training_flops(run_forward: Callable[[], Any]) -> int:
     return 3 * int(counter.get_total_flops())
 
 
+def count_executed_flops(run_step: Callable[[], object]) -> int:
+    """FLOPs that one whole step really takes: recomputed activations and the scores of fused attention count again.
+
+    For hardware utilisation, as the PaLM paper tells it apart from MFU. `run_step` runs forward, backward and optimizer
+    once; element-wise work is not counted here either.
+    """
+    with FlopCounterMode(display=False, custom_mapping=_attention_formulas(recomputing=True)) as counter:
+        run_step()
+    return int(counter.get_total_flops())
+
+
 def mfu(tokens_per_second_per_device: float, num_flops_per_token: float, peak_flops: float) -> float:
-    """Model FLOPs utilisation, 0 to 1: FLOP/s that the model needed over the device's dense peak (FLOP/s)."""
+    """Model FLOPs utilisation, 0 to 1: FLOP/s that the model needed over the device's dense peak (FLOP/s).
+
+    With the FLOPs of `count_executed_flops` it is hardware utilisation. Raises ValueError for a peak of 0 or less.
+    """
     if peak_flops <= 0:
         raise ValueError(f"peak_flops must be above 0, not {peak_flops}")
     return tokens_per_second_per_device * num_flops_per_token / peak_flops
 
 
-def _attention_formulas() -> dict[Any, Any]:
-    """Formulas for attention kernels: torch has none for the CPU's, and counts recomputed scores in backward."""
+def _attention_formulas(*, recomputing: bool = False) -> dict[Any, Any]:
+    """Formulas for attention kernels: torch has none for the CPU's, and counts recomputed scores in backward.
+
+    `recomputing`: with those scores, as a device does them.
+    """
     formulas: dict[Any, Any] = {}
+    backward = _backward_recomputing if recomputing else _backward
     for kernel in _KERNELS:
         # Which kernels exist depends on the torch version.
-        for name, formula in ((_SDPA.format(kernel), _forward), (_SDPA.format(kernel) + "_backward", _backward)):
+        for name, formula in ((_SDPA.format(kernel), _forward), (_SDPA.format(kernel) + "_backward", backward)):
             packet = getattr(torch.ops.aten, name, None)
             if packet is not None:
                 formulas[packet] = formula
@@ -80,3 +98,11 @@ def _forward(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_:
 
 def _backward(_grad: Any, query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * _forward(query, key, value)
+
+
+def _backward_recomputing(
+    _grad: Any, query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Five products: the scores again, and the gradients of scores, values, queries and keys."""
+    batch, heads, query_len, head_size = query
+    return 2 * batch * heads * query_len * key[2] * (3 * head_size + 2 * value[3])

@@ -15,7 +15,7 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.units import format_metric
 
 _SUFFIXES = ("_bytes", "_seconds", "_per_second", "_hours")
-_RATIOS = ("mfu", "goodput", "grad_deviation", "grad_noise")
+_RATIOS = ("mfu", "hfu", "goodput", "grad_deviation", "grad_noise")
 _LABELS = {
     "num_distributions": "installed distributions",
     "num_params": "parameters",
@@ -26,6 +26,9 @@ _LABELS = {
     "num_gpus": "devices",
     "gpu_hours": "GPU-hours",
     "mfu": "MFU",
+    "hfu": "hardware FLOPs utilisation",
+    "num_executed_flops_per_token": "FLOP per token, recomputation included",
+    "full_rows_share": "rows that reach seq_len",
     "peak_rss_bytes": "peak resident memory",
     "step_p95_seconds": "step, 95th percentile",
     "step_seconds": "step, median",

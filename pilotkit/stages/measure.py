@@ -24,6 +24,7 @@ def run(run: Run) -> StageResult:
     warnings = [
         *step_warnings(found, max_spread=run.config.measure.max_spread, time=timing),
         *_loader_warnings(run, found),
+        *_length_warnings(run, found),
         *_memory_warnings(found, memory),
     ]
     for warning in warnings:
@@ -53,6 +54,19 @@ def _loader_warnings(run: Run, found: dict[str, float]) -> list[str]:
     ]
 
 
+def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:
+    """Where rows are shorter than `train.seq_len`, tokens a second are more than the run will see of its data."""
+    share = found.get("full_rows_share", 1.0)
+    if share == 1.0:
+        return []
+    looked, seq_len = found["num_rows_looked_at"], run.config.train.seq_len
+    text = (
+        f"{100 * share:.3g} % of {looked:.0f} rows reach train.seq_len = {seq_len} (mean "
+        f"{found['mean_row_tokens']:.4g} tokens, longest {found['longest_row_tokens']:.0f}): tokens per second count the padding up to it"
+    )
+    return [text if share else f"{text}; no row is that long, lower train.seq_len or look at the data"]
+
+
 def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:
     """Training that fits is not a run that fits: evaluation or a save may need more than a step does."""
     warnings = []
@@ -63,4 +77,10 @@ def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[st
     if memory["eval_grows"]:
         growth = format_bytes(found["eval_growth_bytes"])
         warnings.append(f"the memory of evaluation grows by {growth} with every batch: something keeps its results")
+    settings = memory.get("allocator_settings", "")
+    if "max_split_size_mb" in settings and "expandable_segments:True" in settings:
+        warnings.append(
+            f"the allocator was started with {settings}: max_split_size_mb is made for segments that do not expand, "
+            "and both together have let reserved memory grow; drop max_split_size_mb"
+        )
     return warnings

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from pilotkit.train.precision import DTYPES, PrecisionPolicy
@@ -40,8 +41,9 @@ def parallelize(
     """The module to train; the weights are rank 0's on every rank, whatever the seeds were.
 
     `single` only moves the model to `device`. `ddp` wraps it. `fsdp` shards over dp_shard ranks, `hsdp` also
-    replicates over dp_replicate groups; both shard each of `blocks`, then the rest as one group, in place. A model that
-    is still on the CPU is moved to the device one group at a time, so that the whole never has to fit there.
+    replicates over dp_replicate groups; both shard each of `blocks`, then the rest as one group, in place. Batch norms
+    of each stay in `param_dtype`, as a group of their own: their running statistics do, and may not differ. A model
+    that is still on the CPU is moved to the device one group at a time, so that the whole never has to fit there.
     """
     assert strategy in STRATEGIES, strategy
     if strategy == "single":
@@ -57,9 +59,12 @@ def parallelize(
     _send_weights_of_rank_0(model, device=device)
     mesh = _mesh(device.type, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
     policy = _sharding_policy(precision)
-    for block in _separable_blocks(model, blocks):
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+    for part in (*_separable_blocks(model, blocks), model):
+        norms = _batch_norms(part) if precision.is_mixed else []
+        if norms:
+            kept = MixedPrecisionPolicy(reduce_dtype=policy.reduce_dtype, cast_forward_inputs=False)
+            fully_shard(norms, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=kept)
+        fully_shard(part, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
     return model
 
 
@@ -113,6 +118,17 @@ def _separable_blocks(model: nn.Module, blocks: nn.ModuleList | None) -> list[nn
         return []
     uses = _uses(model)
     return [block for block in blocks if all(uses[param] == count for param, count in _uses(block).items())]
+
+
+def _batch_norms(module: nn.Module) -> list[nn.Module]:
+    """Those with parameters that no group has yet, each once. One that is shared is left to the other groups."""
+    found = {id(child): child for child in module.modules() if isinstance(child, _BatchNorm) and child.affine}
+    uses = _uses(module)
+    return [
+        child
+        for child in found.values()
+        if not isinstance(child, FSDPModule) and all(uses[param] == count for param, count in _uses(child).items())
+    ]
 
 
 def _uses(module: nn.Module) -> Counter[int]:

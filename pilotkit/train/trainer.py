@@ -2,7 +2,8 @@
 
 The calls of `train_step`, on every rank alike: for each micro-batch rows.next, forward, backward (gradients are reduced
 in the last one); then unscale, clip, optimizer, scheduler; then one small gather, so that all ranks know the same loss
-and stop together. Called by the worker's phases, which pass `meter` in as `Sections`. Never saves, prints or measures.
+and stop together; then buffers that moved become rank 0's.
+Called by the worker's phases, which pass `meter` in as `Sections`. Never saves, prints or measures.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from pilotkit.errors import ConfigError, PilotkitError, Problem
+from pilotkit.train.buffers import MovingBuffers
 from pilotkit.train.parallelism import SHARDED, free_gathered_parameters, gradient_sync, unused_parameters
 from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.train.ranks import gather_scalar
@@ -111,7 +113,7 @@ class Trainer:
         self._micro_batch_size = micro_batch_size
         self._num_tokens = micro_batch_size * seq_len * grad_accum_steps * world_size
         self._is_sharded = strategy in SHARDED
-        self._has_checked_gradients = False
+        self._moving_buffers = MovingBuffers(model)
 
     def train_step(self, sections: Sections = no_sections) -> StepResult:
         """One optimizer step over grad_accum_steps micro-batches.
@@ -129,12 +131,13 @@ class Trainer:
                 batch = self._to_device(loaded.tensors)
             row_ids.extend(loaded.row_ids)
             loss += self._forward_backward(batch, is_last=index == self._grad_accum_steps - 1, sections=sections)
-        self._check_gradients_once()
+        self._check_gradients()
         with sections.section("optimizer"):
             grad_norm, skipped = self._update()
         self.step += 1
         self.tokens_seen += self._num_tokens
         mean_loss = self._agree(loss / self._grad_accum_steps, grad_norm=grad_norm, skipped=skipped)
+        self._moving_buffers.agree()
         return StepResult(self.step, mean_loss, grad_norm, lr, self._num_tokens, tuple(row_ids), skipped)
 
     @torch.no_grad()
@@ -226,17 +229,20 @@ class Trainer:
             raise NonFiniteLoss(step=self.step, rank=self.rank, quantity="gradient norm", value=grad_norm)
         return mean
 
-    def _check_gradients_once(self) -> None:
-        """DDP waits in the next step for a parameter that got no gradient, and its own message comes one step late."""
-        if self._has_checked_gradients or self._strategy != "ddp":
+    def _check_gradients(self) -> None:
+        """DDP waits in the next step for a parameter that got no gradient, and its own message comes one step late.
+
+        Looked at in every step: a branch may be taken in some and not in others.
+        """
+        if self._strategy != "ddp" or getattr(self.model, "find_unused_parameters", True):
             return
-        self._has_checked_gradients = True
         unused = unused_parameters(self.model)
-        if not unused or getattr(self.model, "find_unused_parameters", True):
+        if not unused:
             return
         names = ", ".join(name.removeprefix("module.") for name in unused)
         fix = (
-            f"no gradient reached {names}; freeze them (requires_grad=False), or set this to true (a graph walk a step)"
+            f"no gradient reached {names} in step {self.step + 1}; freeze them (requires_grad=False), or set this to "
+            "true (a graph walk a step)"
         )
         raise ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])
 

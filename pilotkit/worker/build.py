@@ -27,6 +27,7 @@ from pilotkit.train.scheduler import build_scheduler
 from pilotkit.train.seeding import seed_everything
 from pilotkit.train.trainer import Trainer
 from pilotkit.units import format_bytes
+from pilotkit.worker.lengths import ChosenRows, RowLengths, look_at_lengths
 from pilotkit.worker.session import Session
 
 
@@ -44,6 +45,8 @@ class Built:
     num_params: int
     batch_bytes: int
     """Bytes of one micro-batch on one rank."""
+    lengths: RowLengths | None = None
+    """How long the rows are; looked at only with `longest_rows`."""
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -58,17 +61,19 @@ def build(
     dp_shard: int = 1,
     grad_accum_steps: int | None = None,
     row_seed: int | None = None,
+    longest_rows: bool = False,
 ) -> Built:
     """Seed, load the data and the model, spread it, and make the trainer.
 
     `grad_accum_steps` None takes the intended run's; another world size needs another for the same rows a step.
     `row_seed` orders the rows, and seeds dropout once the weights are there; None is `train.seed` for all of it.
+    `longest_rows` trains on the longest rows alone, where rows differ: they decide whether the run fits.
     """
     config = session.config
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
     started = time.perf_counter()
-    train_rows, eval_dataset, batch_bytes = open_data(session, row_seed=row_seed)
+    data = open_data(session, row_seed=row_seed, longest_rows=longest_rows)
     data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
@@ -102,8 +107,8 @@ def build(
         ),
         scaler=precision.build_scaler(session.device.torch_device),
         precision=precision,
-        train_rows=train_rows,
-        eval_dataset=eval_dataset,
+        train_rows=data.train_rows,
+        eval_dataset=data.eval_dataset,
         device=session.device.torch_device,
         grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
@@ -116,7 +121,8 @@ def build(
     if row_seed is not None:
         seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
-    return Built(trainer, time.perf_counter() - started, data_open_seconds, num_params, batch_bytes)
+    seconds = time.perf_counter() - started
+    return Built(trainer, seconds, data_open_seconds, num_params, data.batch_bytes, data.lengths)
 
 
 def precision_policy(config: PilotConfig) -> PrecisionPolicy:
@@ -178,14 +184,35 @@ def _check_row(row: object, config: PilotConfig) -> None:
     raise ConfigError([Problem("data.factory", given, allowed, "turn each value into a tensor in the data set")])
 
 
-def open_data(session: Session, *, row_seed: int | None = None) -> tuple[RowStream, Any, int]:
-    """The rows of this rank in the order of `row_seed`, the evaluation set, and the bytes of one micro-batch."""
+@dataclass(frozen=True)
+class OpenedData:
+    """The rows of this rank, the evaluation set, the bytes of one micro-batch; how long rows are, if it was asked."""
+
+    train_rows: RowStream
+    eval_dataset: Any
+    batch_bytes: int
+    lengths: RowLengths | None
+
+
+def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bool = False) -> OpenedData:
+    """Rows come in the order of `row_seed`; with `longest_rows` only the longest do, where rows differ."""
     config = session.config
     factory = resolve(config.data.factory, key="data.factory")
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
     dataset = factory(split="train", **options)
     row = dataset[0]
     _check_row(row, config)
+    lengths = None
+    if longest_rows:
+        lengths = look_at_lengths(
+            dataset,
+            seq_len=config.train.seq_len,
+            seed=config.train.seed,
+            seconds=config.measure.loader_seconds,
+        )
+    if lengths is not None and lengths.longest_rows:
+        dataset = ChosenRows(dataset, lengths.longest_rows)
+        row = dataset[0]
     row_bytes = sum(value.nbytes for value in row.values() if isinstance(value, torch.Tensor))
     batch_bytes = row_bytes * config.train.micro_batch_size
     _check_shared_memory(session, batch_bytes)
@@ -200,7 +227,7 @@ def open_data(session: Session, *, row_seed: int | None = None) -> tuple[RowStre
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=config.data.pin_memory,
     )
-    return rows, factory(split="eval", **options), batch_bytes
+    return OpenedData(rows, factory(split="eval", **options), batch_bytes, lengths)
 
 
 def _check_shared_memory(session: Session, batch_bytes: int) -> None:

@@ -6,6 +6,7 @@ allocator's, on the CPU they are counted; what the peak consists of is counted o
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from pilotkit.worker.session import Session
 
 CHECKPOINT_NAME = "measure"
 NUM_GROWTH_BATCHES = 3
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 GROWTH_SHARE = 0.01
 """A peak that rises by more than this share with every evaluation batch is told."""
 
@@ -55,8 +57,14 @@ def measure_phases(session: Session, built: Built) -> tuple[dict[str, float], di
         "deciding_phase": deciding,
         "breakdown": asdict(breakdown),
         "eval_grows": growth > GROWTH_SHARE * peaks["evaluation"],
+        "allocator_settings": _allocator_settings(),
     }
     return metrics, details
+
+
+def _allocator_settings() -> str:
+    """What an accelerator's caching allocator was told at its start; torch takes the first of these that is set."""
+    return next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), "")
 
 
 def _peak(session: Session, built: Built, work: Callable[[], object]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pilotkit.meter.device_memory import refuse_busy_device, split_device_memory
-from pilotkit.meter.flops import count_training_flops, mfu
+from pilotkit.meter.flops import count_executed_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
 from pilotkit.meter.statistics import median_interval, percentile, summarize
@@ -28,7 +28,7 @@ def measure(session: Session) -> dict[str, Any]:
     """Warm up, run the counted steps, time two evaluation batches, then look at memory phase by phase."""
     options, train = session.config.measure, session.config.train
     refuse_other_tenants(session)
-    built = build(session, strategy="single")
+    built = build(session, strategy="single", longest_rows=True)
     session.device.reset_peak()
     steps = run_timed_steps(
         session,
@@ -49,11 +49,9 @@ def measure(session: Session) -> dict[str, Any]:
         "first_loss": steps.first.loss,
         "last_loss": steps.last.loss,
     }
-    num_flops_per_token = _flops_per_token(session, built)
-    metrics["num_flops_per_token"] = num_flops_per_token
-    peak_flops = session.config.hardware.peak_flops.get(session.config.precision.flops_format)
-    if peak_flops and num_flops_per_token:
-        metrics["mfu"] = mfu(metrics["tokens_per_second"], num_flops_per_token, peak_flops)
+    metrics.update(_flops_metrics(session, built, tokens_per_second=metrics["tokens_per_second"]))
+    if built.lengths is not None:
+        metrics.update(built.lengths.metrics())
     batches_per_second = loader_rate(session, built.trainer.train_rows)
     metrics["loader_batches_per_second"] = batches_per_second
     metrics["loader_tokens_per_second"] = batches_per_second * train.micro_batch_size * train.seq_len
@@ -190,10 +188,22 @@ def _time_evaluation(session: Session, built: Built) -> float:
     return (time.perf_counter() - started) / num_batches
 
 
-def _flops_per_token(session: Session, built: Built) -> float:
-    """Counted over one micro-batch; for a model that is not fed tokens, one row counts `train.seq_len` of them."""
-    train = session.config.train
+def _flops_metrics(session: Session, built: Built, *, tokens_per_second: float) -> dict[str, float]:
+    """What the model needs and what the device does, a token and of its peak; they differ by what is recomputed.
+
+    A row of a model that is not fed tokens counts as `train.seq_len` of them.
+    """
+    train, hardware = session.config.train, session.config.hardware
     batch = built.trainer.train_rows.next().tensors
     tensors = {name: tensor.to(session.device.torch_device) for name, tensor in batch.items()}
-    flops = count_training_flops(lambda: built.trainer.model(**tensors).loss)
-    return flops / (train.micro_batch_size * train.seq_len)
+    needed = count_training_flops(lambda: built.trainer.model(**tensors).loss)
+    executed = count_executed_flops(built.trainer.train_step)
+    metrics = {
+        "num_flops_per_token": needed / (train.micro_batch_size * train.seq_len),
+        "num_executed_flops_per_token": executed / _tokens_per_step(session),
+    }
+    peak_flops = hardware.peak_flops.get(session.config.precision.flops_format)
+    if peak_flops and needed:
+        metrics["mfu"] = mfu(tokens_per_second, metrics["num_flops_per_token"], peak_flops)
+        metrics["hfu"] = mfu(tokens_per_second, metrics["num_executed_flops_per_token"], peak_flops)
+    return metrics

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
-from pilotkit.meter import count_step_flops, count_training_flops, mfu
+from pilotkit.meter import count_executed_flops, count_step_flops, count_training_flops, mfu
 
 VOCAB, LAYERS, HIDDEN, HEADS, BATCH, SEQ = 97, 2, 32, 4, 3, 24
 
@@ -59,6 +62,23 @@ def test_forward_alone_gives_the_flops_of_the_step() -> None:
     model = Decoder()
     tokens = torch.randint(VOCAB, (BATCH, SEQ))
     assert count_training_flops(lambda: model(tokens)) == count_step_flops(lambda: model(tokens))
+
+
+@pytest.mark.parametrize("recomputed", [False, True], ids=["kept", "recomputed"])
+def test_what_is_executed_counts_scores_and_blocks_again(recomputed: bool) -> None:
+    model = Decoder()
+    if recomputed:
+        for block in model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+    tokens = torch.randint(VOCAB, (BATCH, SEQ))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        executed = count_executed_flops(lambda: model(tokens).backward())
+    in_products = LAYERS * 12 * HIDDEN**2 + HIDDEN * VOCAB
+    # Flash attention: two products in forward, five in backward, 2 * seq_len * hidden FLOPs a token each.
+    per_token = 6 * in_products + 14 * LAYERS * HIDDEN * SEQ
+    # A block again, without its last projection (4 of 12 hidden^2), whose result backward does not need.
+    again = LAYERS * (2 * 8 * HIDDEN**2 + 4 * HIDDEN * SEQ)
+    assert executed == BATCH * SEQ * (per_token + recomputed * again)
 
 
 def test_frozen_weights_take_no_gradient_of_their_own() -> None:

@@ -57,15 +57,38 @@ def test_sharded_mixed_precision_computes_in_bf16_and_keeps_fp32(two_ranks):
         assert found["losses"][0] == pytest.approx(3.47, abs=0.1)  # ln(32) for uniform tokens
 
 
-def test_ddp_names_a_parameter_without_gradient_in_the_first_step(two_ranks):
+@pytest.mark.parametrize(("scenario", "step"), [("unused", 1), ("unused_in_even_steps", 2)])
+def test_ddp_names_a_parameter_without_gradient_in_the_step_that_missed_it(scenario, step, two_ranks):
     expected = (
         "1 problem in the configuration; nothing was started.\n"
         "1. parallelism.find_unused_parameters=False\n"
         "    allowed: true for this model\n"
-        "    to mend: no gradient reached unused_head.weight; freeze them (requires_grad=False), "
+        f"    to mend: no gradient reached unused_head.weight in step {step}; freeze them (requires_grad=False), "
         "or set this to true (a graph walk a step)"
     )
-    assert [found["message"] for found in two_ranks["unused"]] == [expected, expected]
+    assert [found["message"] for found in two_ranks[scenario]] == [expected, expected]
+
+
+def test_the_flag_that_the_message_names_mends_it_and_frozen_layers_are_no_fault(two_ranks):
+    for found in two_ranks["unused_and_searched_for"]:
+        assert found["message"] == "nothing was raised"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_dtypes_as_seen_in_step_1_with_batch_norm_and_a_buffer(strategy, two_ranks):
+    """Case R58: buffers are not cast by fully_shard, and are what the model's author left them."""
+    for table in two_ranks[f"dtypes_{strategy}"]:
+        weights = 8 * 8 + 8 + 8 + 8
+        assert table["parameters"] == {"float32": weights}
+        assert set(table["products"]) == {"bfloat16"}
+        # DDP reduces the gradients of float32 parameters; fully_shard gathers in bfloat16 and reduces in float32.
+        reduced = {"ddp": {"allreduce"}, "fsdp": {"reduce_scatter", "allgather"}}[strategy]
+        assert set(table["collectives"]) >= reduced
+        reduce = table["collectives"]["allreduce" if strategy == "ddp" else "reduce_scatter"]
+        assert set(reduce) == {"float32"}
+        # The mask, and the norm's running mean and variance; its count of batches is an integer.
+        assert table["buffers"] == {"float32": 8 + 8 + 8, "int64": 1}
+        assert table["output"] == ["float32"]
 
 
 @pytest.mark.parametrize("scenario", ["nan_ddp", "nan_fsdp"])
@@ -85,6 +108,8 @@ def test_overflow_on_one_shard_is_skipped_on_every_rank(two_ranks):
         assert found["unchanged"]
         assert found["num_skipped_steps"] == 1
         assert found["lrs"][0] == found["lrs"][1]
+    # A parameter of one row: the second rank has no part of it, and decides like the first.
+    assert [found["rows_of_one_row"] for found in two_ranks["overflow"]] == [1, 0]
 
 
 def test_single_is_the_same_module(workload):

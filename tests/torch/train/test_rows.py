@@ -108,6 +108,30 @@ def test_random_draws_never_repeat_across_ranks_and_epochs_and_come_again():
     assert torch.equal(draws(0), draws(0))
 
 
+def test_two_ranks_with_two_workers_over_two_epochs_are_eight_different_streams():
+    """Case R62: each worker's share of an epoch, on each rank, draws what no other one draws; again, the same."""
+
+    def streams(seed):
+        found = []
+        for rank in range(2):
+            rows = stream(num_rows=16, micro_batch_size=2, seed=seed, rank=rank, world_size=2, num_workers=2)
+            # 4 batches an epoch and rank; the loader deals them to its workers in turn.
+            batches = [rows.next().tensors["draws"] for _ in range(8)]
+            rows.close()
+            for epoch in range(2):
+                for worker in range(2):
+                    found.append(torch.cat(batches[4 * epoch + worker : 4 * epoch + 4 : 2]))
+        return found
+
+    eight = streams(seed=0)
+    for kind in range(3):
+        assert len({tuple(draws[:, kind].tolist()) for draws in eight}) == 8
+        every_draw = torch.cat([draws[:, kind] for draws in eight]).tolist()
+        assert len(set(every_draw)) == len(every_draw) == 32
+    assert all(torch.equal(one, other) for one, other in zip(eight, streams(seed=0), strict=True))
+    assert not torch.equal(eight[0], streams(seed=1)[0])
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_reading_leaves_the_random_states_of_training_alone(num_workers):
     def draw():

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from pilotkit.errors import ConfigError
+from pilotkit.meter import DtypeWatch
 from pilotkit.train import activation_checkpointing, checkpoint
 from pilotkit.train.blocks import find_blocks
 from pilotkit.train.models import gpt
@@ -80,6 +82,7 @@ def build_trainer(
     num_rows: int = 80,
     dp_replicate: int = 1,
     wrap: Any = None,
+    find_unused_parameters: bool = False,
 ) -> Trainer:
     rank, world_size = rank_and_world_size()
     seed_everything(model_seed, rank=0, deterministic=True)
@@ -96,7 +99,7 @@ def build_trainer(
         device=CPU,
         blocks=blocks,
         reshard_after_forward=True,
-        find_unused_parameters=False,
+        find_unused_parameters=find_unused_parameters,
     )
     if wrap is not None:
         model = wrap(model)
@@ -169,7 +172,10 @@ def _continues(out: Path, *, strategy: str, **options: Any) -> dict[str, Any]:
 
 
 def _overflow_on_one_shard(out: Path) -> dict[str, Any]:
-    trainer = build_trainer(strategy="fsdp", precision=FP16_MIXED)
+    model = build_model()
+    model.one_row = torch.nn.Parameter(torch.ones(1, 16))
+    model.register_forward_hook(lambda module, _, out: out._replace(loss=out.loss + module.one_row.square().mean()))
+    trainer = build_trainer(strategy="fsdp", precision=FP16_MIXED, model=model)
     weights = trainer.model.token_embedding.weight
     before = weights.to_local().clone()
 
@@ -188,6 +194,7 @@ def _overflow_on_one_shard(out: Path) -> dict[str, Any]:
         "scale": trainer.scaler.get_scale(),
         "unchanged": unchanged,
         "num_skipped_steps": trainer.num_skipped_steps,
+        "rows_of_one_row": trainer.model.one_row.to_local().shape[0],
     }
 
 
@@ -204,15 +211,71 @@ def _nan_on_rank_1(out: Path, *, strategy: str) -> dict[str, Any]:
     return {"message": "nothing was raised"}
 
 
-def _unused_parameter(out: Path) -> dict[str, Any]:
+def _unused_parameter(out: Path, *, used_in_odd_steps: bool = False, search: bool = False) -> dict[str, Any]:
     model = build_model()
     model.unused_head = torch.nn.Linear(16, 2, bias=False)
-    trainer = build_trainer(strategy="ddp", model=model)
+    model.frozen = torch.nn.Linear(16, 2).requires_grad_(False)
+    calls: list[int] = []
+
+    def use(module: Any, _: Any, output: Any) -> Any:
+        calls.append(1)
+        used = used_in_odd_steps and len(calls) % 2 == 1
+        return output._replace(loss=output.loss + module.unused_head.weight.square().mean()) if used else output
+
+    model.register_forward_hook(use)
+    trainer = build_trainer(strategy="ddp", model=model, find_unused_parameters=search)
     try:
-        run_steps(trainer, 3)
+        run_steps(trainer, 4)
     except ConfigError as error:
         return {"message": str(error)}
     return {"message": "nothing was raised"}
+
+
+class Normed(torch.nn.Module):
+    """A layer, a batch norm, and a buffer of its author's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.ones(8))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        hidden = self.norm(self.linear(input_ids[:, :8].to(self.linear.weight.dtype))) * self.mask
+        return Loss(hidden.float().square().mean())
+
+
+class Loss(NamedTuple):
+    loss: torch.Tensor
+
+
+def _dtypes(out: Path, *, strategy: str) -> dict[str, Any]:
+    trainer = build_trainer(strategy=strategy, precision=BF16_MIXED, model=Normed())
+    with DtypeWatch(trainer.model) as watch:
+        trainer.train_step()
+    return asdict(watch.table)
+
+
+def _statistics(out: Path, *, strategy: str) -> dict[str, Any]:
+    """Each rank's running statistics are of its own rows: are they one thing, and do they come back?"""
+
+    def build() -> Trainer:
+        return build_trainer(strategy=strategy, model=Normed())
+
+    def statistics(trainer: Trainer) -> list[list[float]]:
+        return [buffer.tolist() for name, buffer in trainer.model.named_buffers() if "running" in name]
+
+    first = build()
+    run_steps(first, 2)
+    saved = checkpoint.save(first, out / f"statistics-{strategy}", config_text="seed: 5")
+    second = build()
+    checkpoint.load(second, saved.path)
+    return {
+        "statistics": statistics(first),
+        "restored": statistics(second),
+        "eval_loss": [first.evaluate(2), second.evaluate(2)],
+        "losses": [run_steps(first, 2)["losses"], run_steps(second, 2)["losses"]],
+        "at_end": [statistics(first), statistics(second)],
+    }
 
 
 def _bf16_under_fsdp(out: Path) -> dict[str, Any]:
@@ -237,6 +300,12 @@ SCENARIOS = {
     "nan_ddp": lambda out: _nan_on_rank_1(out, strategy="ddp"),
     "nan_fsdp": lambda out: _nan_on_rank_1(out, strategy="fsdp"),
     "unused": _unused_parameter,
+    "unused_in_even_steps": lambda out: _unused_parameter(out, used_in_odd_steps=True),
+    "unused_and_searched_for": lambda out: _unused_parameter(out, used_in_odd_steps=True, search=True),
+    "dtypes_ddp": lambda out: _dtypes(out, strategy="ddp"),
+    "dtypes_fsdp": lambda out: _dtypes(out, strategy="fsdp"),
+    "statistics_ddp": lambda out: _statistics(out, strategy="ddp"),
+    "statistics_fsdp": lambda out: _statistics(out, strategy="fsdp"),
     "bf16_fsdp": _bf16_under_fsdp,
 }
 

@@ -63,6 +63,8 @@ def test_measure(make_run_dir: MakeRunDir) -> None:
     assert metrics["num_flops_per_token"] == 3 * 2 * 8 * 256
     flops_per_second = metrics["tokens_per_second"] * metrics["num_flops_per_token"]
     assert metrics["mfu"] == pytest.approx(flops_per_second / 1e9)
+    assert metrics["hfu"] == metrics["mfu"], "nothing is recomputed"
+    assert (metrics["full_rows_share"], metrics["mean_row_tokens"]) == (1.0, 32.0)
     # Weights, gradients and two moments at the least.
     assert metrics["peak_allocated_bytes"] > 4 * 4 * NUM_PARAMS
     assert metrics["peak_rss_bytes"] > metrics["peak_allocated_bytes"]

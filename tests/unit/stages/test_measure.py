@@ -46,6 +46,21 @@ def test_numbers_and_their_doubts(make_run: Callable[..., Run], workers: Any, sa
     assert workers.calls == [("measure", 1, False)]
 
 
+def test_rows_that_are_shorter_and_an_allocator_at_odds_with_itself(make_run: Callable[..., Run], workers: Any) -> None:
+    lengths = {"full_rows_share": 0.25, "num_rows_looked_at": 200, "mean_row_tokens": 70.0, "longest_row_tokens": 128}
+    settings = "expandable_segments:True,max_split_size_mb:128"
+    memory = {"deciding_phase": "steps", "eval_grows": True, "allocator_settings": settings}
+    metrics = {**RESULT["metrics"], **lengths, "step_spread": 0.0, "num_measured_steps": 10, "eval_growth_bytes": 2048}
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result={**RESULT, "metrics": metrics, "memory": memory})
+    assert measure.run(make_run("measure")).details["warnings"] == [
+        "25 % of 200 rows reach train.seq_len = 128 (mean 70 tokens, longest 128): tokens per second count the padding "
+        "up to it",
+        "the memory of evaluation grows by 2.00 KiB with every batch: something keeps its results",
+        f"the allocator was started with {settings}: max_split_size_mb is made for segments that do not expand, and "
+        "both together have let reserved memory grow; drop max_split_size_mb",
+    ]
+
+
 def test_a_run_that_does_not_fit(make_run: Callable[..., Run], workers: Any) -> None:
     workers.outcomes["measure"] = Outcome(
         "does_not_fit", 1.0, failure=Failure("out of memory in a step"), out_of_memory={"requested_bytes": 2048}
