@@ -39,6 +39,28 @@ def test_four_endings_and_the_code_that_was_submitted(lab) -> None:
     assert "4 points: 1 ok, 3 failed." in shown.stdout
 
 
+def test_a_lock_is_that_of_the_code_that_was_submitted(lab) -> None:
+    """The folder changes while the job waits: the lock that it makes is the one that was made before."""
+    for command in (["init", "-q"], ["add", "endings.py"]):
+        subprocess.run(["git", *command], cwd=lab.folder, check=True)
+    mine = ("stage=lock", "model=custom", "model.factory=endings:build", "train.micro_batch_size=1", "train.seq_len=32")
+    before = lab.pilotkit(*mine, "name=before")
+    assert before.returncode == 0, before.stderr
+    held = "+cluster.additional_parameters.hold=true"
+    done = lab.pilotkit("-m", "cluster=slurm", *mine, "cluster.time_minutes=10", held)
+    assert done.returncode == 0, done.stderr
+    (lab.folder / "endings.py").write_text("raise SystemError('this code was not submitted')")
+    sweep = lab.newest()
+    lab.cluster.run("scontrol", "release", lab.array_id(sweep))
+    assert lab.until_final(sweep) == [("ok", "")]
+    locks = [
+        json.loads(next(lab.folder.glob(f"outputs/{name}/lock/*/record.json")).read_text())["details"]["lock"]
+        for name in ("before", "default")
+    ]
+    for section in ("git", "model"):
+        assert locks[1][section] == locks[0][section], section
+
+
 def test_each_hardware_lands_on_its_nodes(lab) -> None:
     """No such device is here: the truth is `refused`, and the nodes are those of the hardware."""
     sweep = lab.submit("hardware=a100,h100", "cluster.partition='${reservation.name}'", "reservation=7d,30d")
