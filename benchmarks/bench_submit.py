@@ -7,8 +7,8 @@ held, so that nothing but the submission is measured. Hydra's launcher waits for
 queue holds all of them; both are timed from the start of the process to that moment. Composing is timed twice: by Hydra
 itself, as a launcher does that has no composer of its own, and by pilotkit up to the refusal of the same sweep for a
 partition that does not exist, which is told once every point is composed and checked. What is over the second is the
-submission itself: the code that is kept, the points that are written, sbatch. It exits with 1 when that is more than two
-seconds, which says something on a machine that is otherwise idle only. Processor seconds stand beside wall seconds.
+submission itself: the code that is kept, the points that are written, sbatch. It exits with 1 when that is more than
+two seconds, which says something on a machine that is otherwise idle only. Processor seconds stand beside wall seconds.
 """
 
 from __future__ import annotations
