@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     address = local_address(host, int(port))
     phase = RunDir(Path(given.run_dir)).phase(given.phase)
     phase.path.mkdir(parents=True, exist_ok=True)
+    # A step's signals reach all of its processes: torchrun and the ranks inherit that this one is held back.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     with subprocess.Popen(  # noqa: S603 - the command is built below
         torchrun_command(given, rank=rank, address=address), env=_environment(rank, address)
     ) as torchrun:
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             torchrun.send_signal(number)
 
         signal.signal(signal.SIGUSR2, save_and_end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         code = _wait(torchrun)

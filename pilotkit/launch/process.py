@@ -37,7 +37,7 @@ def run_to_end(
     but where the command can be asked to stop, an interruption that has patience waits for it to end by itself and is
     returned beside its exit code.
     """
-    with open(log, "ab") as output:
+    with open(log, "ab") as output, _held_back(signal.SIGUSR2 if ask_to_stop else None):
         process = subprocess.Popen(  # noqa: S603 - the command is built in pilotkit.launch.command
             command,
             env=dict(environment),
@@ -60,6 +60,19 @@ def run_to_end(
         with _undisturbed():
             _end(process)
             end_leftovers(environment.get(RUN_DIR_VARIABLE, ""))
+
+
+@contextlib.contextmanager
+def _held_back(number: signal.Signals | None) -> Iterator[None]:
+    """What is started meanwhile never gets this signal, which would kill it; to us it comes afterwards."""
+    if number is None:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _poll(

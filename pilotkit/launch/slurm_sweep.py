@@ -136,7 +136,9 @@ def _plan(sweep: Sweep, candidates: Sequence[Candidate]) -> list[Candidate]:
 def _keep_code(sweep_dir: Path, sweep: Sweep, *, launch_dir: Path, config: PilotConfig) -> Snapshot:
     number = len(list(sweep_dir.glob(f"{CODE_FOLDER}*")))
     target = sweep_dir / (CODE_FOLDER if number == 0 else f"{CODE_FOLDER}-{number}")
-    snapshot = take_snapshot(target, launch_dir=launch_dir, exclude=[Path(config.output_dir), sweep_dir])
+    # As the lock leaves itself out of what it is a lock of.
+    lock = [Path(config.lock.path)] if config.lock.path else []
+    snapshot = take_snapshot(target, launch_dir=launch_dir, exclude=[Path(config.output_dir), sweep_dir, *lock])
     sweep.code = snapshot.description
     return snapshot
 

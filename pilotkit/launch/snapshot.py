@@ -19,7 +19,9 @@ from typing import Any
 
 import pilotkit
 from pilotkit.config.store import conf_dir
+from pilotkit.provenance.difference import read_tree
 from pilotkit.provenance.git import read_git
+from pilotkit.provenance.kept import KEPT_VARIABLE, write_kept
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
 # Python 3.11 can be told not to put the working directory before everything else; before, it always does.
@@ -33,12 +35,17 @@ class Snapshot:
 
     python_path: tuple[Path, ...]
     description: dict[str, Any]
+    state_file: Path | None = None
+    """The repository's state as it was kept, for the lock of a job; None without a repository."""
 
     def setup_lines(self, *, launch_dir: Path, inherited: str) -> list[str]:
         """Shell lines after which Python finds the kept code first, then what it found at submission."""
         parts = [*map(str, self.python_path), *([inherited] if inherited else []), str(launch_dir)]
         lines = [f"export PYTHONPATH={shlex.quote(os.pathsep.join(parts))}"]
-        return [*lines, "export PYTHONSAFEPATH=1"] if CAN_ENFORCE else lines
+        if not CAN_ENFORCE:
+            return lines
+        kept = [f"export {KEPT_VARIABLE}={shlex.quote(str(self.state_file))}"] if self.state_file else []
+        return [*lines, "export PYTHONSAFEPATH=1", *kept]
 
 
 def take_snapshot(target: Path, *, launch_dir: Path, exclude: Sequence[Path]) -> Snapshot:
@@ -64,7 +71,8 @@ def take_snapshot(target: Path, *, launch_dir: Path, exclude: Sequence[Path]) ->
         return Snapshot((ours,), description)
     theirs = target / "tree"
     skipped = _copy_tree(top, theirs, exclude=[*exclude, target])
-    git = read_git(launch_dir, exclude=exclude, with_digest=False)
+    git = read_git(launch_dir, exclude=exclude)
+    state_file = write_kept(target, git, read_tree(launch_dir, exclude=exclude))
     description["tree"] = {
         "from": str(top),
         "commit": git.commit,
@@ -73,7 +81,7 @@ def take_snapshot(target: Path, *, launch_dir: Path, exclude: Sequence[Path]) ->
         "left_out_as_large": skipped[:20],
     }
     inside = theirs / launch_dir.resolve().relative_to(top)
-    return Snapshot((ours, *dict.fromkeys((inside, theirs))), description)
+    return Snapshot((ours, *dict.fromkeys((inside, theirs))), description, state_file)
 
 
 def _git_top(folder: Path) -> Path | None:

@@ -6,6 +6,7 @@ Called by `pilotkit.provenance.revisions`. An import would run the user's code, 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -29,8 +30,8 @@ class Source:
 def find_source(factory: str, *, launch_dir: Path) -> Source | None:
     """Locate the factory's module; None when no file on the Python path holds it.
 
-    `launch_dir` comes first, as it does for the workers, which start with `python -m`. The digest covers the whole
-    top package, since a factory in `pkg.models` is made of what else `pkg` holds.
+    `launch_dir` comes first, as it does for the workers, which start with `python -m`, except under PYTHONSAFEPATH.
+    The digest covers the whole top package, since a factory in `pkg.models` is made of what else `pkg` holds.
     Raises OSError when a file cannot be read.
     """
     module = factory.partition(":")[0]
@@ -53,6 +54,9 @@ def find_source(factory: str, *, launch_dir: Path) -> Source | None:
 
 def _find_top(name: str, *, launch_dir: Path) -> ModuleSpec | None:
     try:
+        if getattr(sys.flags, "safe_path", False):
+            # Python was told not to look there first: the path of a sweep's job begins with the code that was kept.
+            return importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(launch_dir)])
         return PathFinder.find_spec(name, [str(launch_dir)]) or importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module without a spec, such as one made by hand in sys.modules
         return None

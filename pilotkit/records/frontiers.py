@@ -42,7 +42,7 @@ class Frontier:
 
     def lines(self) -> list[tuple[str, str]]:
         """(what was held fixed, what fits)."""
-        return [(" ".join(row.fixed) or "everything", row.words) for row in self.rows]
+        return [(" ".join(row.fixed) or "all else as given", row.words) for row in self.rows]
 
 
 def write_frontier(sweep_dir: Path, frontier: Frontier) -> None:

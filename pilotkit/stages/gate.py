@@ -30,6 +30,7 @@ from pilotkit.provenance.drift import Comparison, compare_locks
 from pilotkit.provenance.editable import with_code
 from pilotkit.provenance.environment import read_environment
 from pilotkit.provenance.git import read_git
+from pilotkit.provenance.kept import read_kept
 from pilotkit.provenance.lock import build_lock, from_yaml, lock_digest
 from pilotkit.provenance.machine import read_machine
 from pilotkit.provenance.packages import installed_distributions, torch_build
@@ -67,6 +68,7 @@ def current_lock(config: PilotConfig, *, launch_dir: Path) -> dict[str, Any]:
     """Look at everything that identifies the run, here and now. Raises ConfigError as the revisions do."""
     model, data, train = config.model, config.data, config.train
     exclude = [Path(config.output_dir), *([Path(config.lock.path)] if config.lock.path else [])]
+    git, tree = read_kept() or (read_git(launch_dir, exclude=exclude), read_tree(launch_dir, exclude=exclude))
     return build_lock(
         config=_portable(identity_of(config), launch_dir),
         seeds=derived_seeds(
@@ -89,8 +91,8 @@ def current_lock(config: PilotConfig, *, launch_dir: Path) -> dict[str, Any]:
             kwargs=data.kwargs,
             launch_dir=launch_dir,
         ),
-        git=read_git(launch_dir, exclude=exclude),
-        tree=read_tree(launch_dir, exclude=exclude),
+        git=git,
+        tree=tree,
         container=read_container(config.image, launch_dir=launch_dir),
         machine=read_machine(config.hardware.device_type),
         distributions=with_code(installed_distributions(), exclude=exclude),

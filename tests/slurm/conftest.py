@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,21 @@ def lab(cluster: Cluster, tmp_path: Path) -> Iterator[Lab]:
     end = time.monotonic() + 20
     while cluster.run("squeue", "-h", "-t", "R,CG,CF,PD").stdout and time.monotonic() < end:
         time.sleep(0.2)
+
+
+Told = Callable[[str, Sequence[tuple[str, str]], "float | None"], None]
+
+
+@pytest.fixture
+def told(record_property: Callable[[str, object], None]) -> Told:
+    """`told("scancel", truths, started)`: a line for the table of faults. None: the record was there with the end."""
+    lines: list[str] = []
+
+    def note(event: str, truths: Sequence[tuple[str, str]], started: float | None) -> None:
+        seconds = None if started is None else round(time.monotonic() - started, 1)
+        ends = Counter(f"`{status}`{f': {cause}' if cause else ''}" for status, cause in truths)
+        words = "; ".join(f"{count} x {end}" if len(truths) > 1 else end for end, count in ends.items())
+        lines.append(json.dumps({"event": event, "truth": words, "seconds": seconds}))
+        record_property(f"fault-{len(lines)}", lines[-1])
+
+    return note

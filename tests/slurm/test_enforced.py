@@ -28,7 +28,7 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_cores_and_memory(lab) -> None:
+def test_cores_and_memory(lab, told) -> None:
     """R08, R09: a job works on the cores it asked for, whatever the terminal's own job was bound to. And a host
     memory limit that Slurm enforces is told as such."""
     foreign = {
@@ -45,9 +45,9 @@ def test_cores_and_memory(lab) -> None:
         assert record["details"]["threads"]["num_threads"] == max(cores // 2, 1), "shared by two devices"
         assert record["provenance"]["slurm"]["removed_variables"] == sorted(foreign)
     killed = lab.submit("+model.kwargs.how=grow", "cluster.mem_gb=0.6")
-    assert lab.until_final(killed) == [
-        ("failed", "killed for more host memory than it asked for; raise cluster.mem_gb"),
-    ]
+    truths = lab.until_final(killed)
+    told("more host memory than asked for, enforced by Slurm", truths, None)
+    assert truths == [("failed", "killed for more host memory than it asked for; raise cluster.mem_gb")]
 
 
 def record_of(sweep: Path, index: int) -> dict[str, Any]:

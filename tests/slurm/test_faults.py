@@ -1,6 +1,7 @@
 """What happens to jobs that were not asked to end: each fault on the real cluster, and the truth it must give.
 
-Each test notes the seconds from the event to the truth as a property of the test report (`docs/slurm.md` has a table).
+Each test tells what it did, what came of it and after how many seconds (`told`): `benchmarks/slurm_faults.py` makes the
+table of docs/slurm.md from that.
 """
 
 from __future__ import annotations
@@ -9,25 +10,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 SLEEP = ("+model.kwargs.how=sleep",)
-
-
-@pytest.fixture
-def timed(record_property: Callable[[str, object], None]) -> Callable[[float, str], None]:
-    """Note how long a truth took, seconds; it must be under a minute."""
-
-    def note(started: float, what: str) -> None:
-        seconds = time.monotonic() - started
-        record_property("seconds_to_truth", round(seconds, 1))
-        print(f"{what}: {seconds:.1f} s to the truth")
-        assert seconds < 60, f"{what}: {seconds:.0f} s"
-
-    return note
 
 
 def running(lab, *arguments: str) -> Path:
@@ -41,25 +26,25 @@ def running(lab, *arguments: str) -> Path:
     return sweep
 
 
-def test_kill_9_of_the_batch_script(lab, timed) -> None:
+def test_kill_9_of_the_batch_script(lab, told) -> None:
     sweep = running(lab)
     started = time.monotonic()
     os.kill(lab.pid_of_job(sweep, 0), signal.SIGKILL)
     truths = lab.until_final(sweep)
-    timed(started, "kill -9 of the batch script")
+    told("`kill -9` of the batch script", truths, started)
     assert truths == [("failed", "the job was killed by signal 9 (SIGKILL) and left no record")]
 
 
-def test_scancel(lab, timed) -> None:
+def test_scancel(lab, told) -> None:
     sweep = running(lab)
     started = time.monotonic()
     lab.cluster.run("scancel", lab.array_id(sweep))
     truths = lab.until_final(sweep)
-    timed(started, "scancel")
+    told("`scancel`, running", truths, started)
     assert truths == [("cancelled", "cancelled in Slurm")]
 
 
-def test_time_limit(lab) -> None:
+def test_time_limit(lab, told) -> None:
     """What is measured is over with its time; a pilot saves, goes back to the queue, and goes on from there."""
     limit = ("cluster.partition=debug", "cluster.time_minutes=1", "cluster.signal_delay_seconds=20")
     slow = lab.folder / "slow"
@@ -71,6 +56,7 @@ def test_time_limit(lab) -> None:
     )
     sweep = running(lab, *limit)
     truths = lab.until_final(sweep, seconds=150)
+    told("time limit of a stage that measures (Slurm looks every 30 s)", truths, None)
     assert [status for status, _ in truths] == ["timed_out"]
     record = json.loads(next(lab.folder.glob("outputs/*/measure/*/record.json")).read_text())
     assert record["status"] in ("timed_out", "cancelled")
@@ -80,7 +66,9 @@ def test_time_limit(lab) -> None:
         assert time.monotonic() < end, lab.truths(pilot)
         time.sleep(0.2)
     slow.unlink()
-    assert lab.until_final(pilot, seconds=120) == [("ok", "")]
+    truths = lab.until_final(pilot, seconds=120)
+    told("time limit of a pilot: saved, requeued, attempt 2", truths, None)
+    assert truths == [("ok", "")]
     before, after = (json.loads((first / name).read_text()) for name in ("record-1.json", "record.json"))
     assert before["status"] == "preempted", "and not timed out: it goes on"
     assert "its time limit of 1 minutes is near; saved after step " in before["problem"]["summary"]
@@ -93,7 +81,7 @@ def run_dir_of(lab, sweep: Path) -> Path:
     return Path(json.loads((sweep / "0" / "point.json").read_text())["run_dir"])
 
 
-def test_preempted_and_run_again(lab, timed) -> None:
+def test_preempted_and_run_again(lab, told) -> None:
     """A job of a higher partition takes the node: the point goes back to the queue and starts afresh."""
     sweep = running(lab, "cluster.partition=low", "cluster.constraint=h100", "cluster.time_minutes=30")
     started = time.monotonic()
@@ -115,8 +103,7 @@ def test_preempted_and_run_again(lab, timed) -> None:
     )
     assert urgent.returncode == 0, urgent.stderr
     truths = lab.until_final(sweep, seconds=120)
-    timed_words = f"preemption to the end of the second attempt: {time.monotonic() - started:.1f} s"
-    print(timed_words)
+    told("preempted for another job, to the end of attempt 2", truths, started)
     assert truths == [("ok", "")]
     point = json.loads((sweep / "0" / "point.json").read_text())
     assert [attempt["number"] for attempt in point["attempts"]] == [1, 2]
@@ -127,29 +114,34 @@ def test_preempted_and_run_again(lab, timed) -> None:
     assert json.loads((second / "record.json").read_text())["provenance"]["slurm"]["number"] == 2
 
 
-def test_requeue(lab) -> None:
+def test_requeue(lab, told) -> None:
     sweep = running(lab)
     job_id = lab.manifest(sweep)["points"][0]["job_id"]
+    started = time.monotonic()
     assert lab.cluster.run("scontrol", "requeue", job_id).returncode == 0
-    assert lab.until_final(sweep, seconds=90) == [("ok", "")]
+    truths = lab.until_final(sweep, seconds=90)
+    told("`scontrol requeue`, to the end of attempt 2", truths, started)
+    assert truths == [("ok", "")]
     assert len(json.loads((sweep / "0" / "point.json").read_text())["attempts"]) == 2
 
 
-def test_controller_restarted_in_mid_sweep(lab) -> None:
+def test_controller_restarted_in_mid_sweep(lab, told) -> None:
     sweep = lab.submit("stage=lock", "model=gpt_tiny", "train.micro_batch_size=1,2,3,4", "cluster.array_parallelism=1")
     lab.until(sweep, lambda found: "running" in found or "ok" in found)
     lab.cluster.restart_controller()
-    assert [status for status, _ in lab.until_final(sweep, seconds=90)] == ["ok"] * 4
+    truths = lab.until_final(sweep, seconds=90)
+    told("`slurmctld` restarted in mid-sweep", truths, None)
+    assert [status for status, _ in truths] == ["ok"] * 4
 
 
-def test_node_lost(lab, timed) -> None:
+def test_node_lost(lab, told) -> None:
     """The node's daemon is killed: Slurm needs its timeout (12 s here) to notice, then says so."""
     sweep = running(lab, "cluster.constraint=a100", "+cluster.additional_parameters.no-requeue=true")
     started = time.monotonic()
     lab.cluster.kill_node("a100-1")
     try:
         truths = lab.until_final(sweep)
-        timed(started, "slurmd killed")
+        told("`slurmd` killed, job not requeued (`SlurmdTimeout=12`)", truths, started)
         assert truths == [("node_failed", "its node failed")]
     finally:
         os.kill(lab.pid_of_job(sweep, 0), signal.SIGKILL)
@@ -157,7 +149,7 @@ def test_node_lost(lab, timed) -> None:
         lab.cluster.run("scontrol", "update", "nodename=a100-1", "state=resume")
 
 
-def test_job_that_slurm_has_forgotten(lab, timed) -> None:
+def test_job_that_slurm_has_forgotten(lab, told) -> None:
     """Without accounting a job is forgotten some minutes after its end: no record then means vanished."""
     sweep = running(lab)
     started = time.monotonic()
@@ -167,6 +159,6 @@ def test_job_that_slurm_has_forgotten(lab, timed) -> None:
     os.kill(lab.pid_of_job(sweep, 0), signal.SIGKILL)
     (sweep / "sweep.json").write_text(json.dumps(plain))
     truths = lab.until_final(sweep)
-    timed(started, "forgotten by Slurm")
+    told("forgotten by Slurm, no accounting, no record", truths, started)
     assert truths[0][0] == "vanished"
     assert "Slurm no longer knows job 99999" in truths[0][1]

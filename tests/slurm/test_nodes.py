@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-def test_a_pilot_on_two_nodes_that_is_told_to_end(lab) -> None:
+def test_a_pilot_on_two_nodes_that_is_told_to_end(lab, told) -> None:
     """The signal reaches its steps, as there are some here; the ranks of both nodes save, and go on in attempt 2."""
     slow = lab.folder / "slow"
     slow.touch()
@@ -25,7 +25,9 @@ def test_a_pilot_on_two_nodes_that_is_told_to_end(lab) -> None:
     lab.cluster.run("scancel", "--signal=USR2", array["job_id"])
     _until((run_dir / "record-1.json").exists)
     slow.unlink()
-    assert lab.until_final(sweep, seconds=120) == [("ok", "")]
+    truths = lab.until_final(sweep, seconds=120)
+    told("SIGUSR2 to the steps of a pilot on two nodes: saved, requeued, attempt 2", truths, None)
+    assert truths == [("ok", "")]
     before, after = (json.loads((run_dir / name).read_text()) for name in ("record-1.json", "record.json"))
     assert before["status"] == "preempted"
     assert "somebody told the worker to save and end; saved after step" in before["problem"]["summary"]
