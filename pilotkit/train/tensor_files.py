@@ -116,7 +116,7 @@ class TensorReader(FileSystemReader):
         if record is None or not record.is_like(target):
             return False
         stream.seek(place.offset + record.offset)
-        view = memoryview(target.reshape(-1).view(torch.uint8).numpy())
+        view = memoryview(cast(Any, target.reshape(-1).view(torch.uint8).numpy()))
         while len(view):
             count = stream.readinto(view)
             if not count:
