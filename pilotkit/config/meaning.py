@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.util
 import math
 import re
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
 ATTENTION_BACKENDS = ("flash", "efficient", "cudnn", "math")
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+"""Each is the name of the module, too."""
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
 RECOMPUTATION_MODES = ("none", "full", "selective")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -39,6 +42,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_lock(config),
         *_check_replay(config),
         *_check_qualify(config),
+        *_check_trackers(config),
         *_check_pilot(config),
         *_check_script(config),
         *_check_restore(config),
@@ -192,6 +196,19 @@ def _check_qualify(config: PilotConfig) -> list[Problem]:
                 Problem("qualify.packages", text, allowed, "for example 'qualify.packages=[\"torch>=2.6\"]'")
             )
     return problems
+
+
+def _check_trackers(config: PilotConfig) -> list[Problem]:
+    names = config.report.trackers
+    if not set(names) <= set(TRACKERS):
+        return [Problem("report.trackers", names, f"a list out of {', '.join(TRACKERS)}", "for example [tensorboard]")]
+    # A folder of that name here (W&B makes one) is no library: it has no file of its own.
+    missing = [name for name in names if not (spec := importlib.util.find_spec(name)) or spec.origin is None]
+    if not missing:
+        return []
+    # Known now and not when hours of measuring are over.
+    fix = "pip install 'pilotkit[trackers]'"
+    return [Problem("report.trackers", missing, "trackers that are installed in this Python", fix)]
 
 
 def _check_pilot(config: PilotConfig) -> list[Problem]:

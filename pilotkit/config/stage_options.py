@@ -277,3 +277,5 @@ class ReportOptions:
     """Language of the page's own words. What stages found is quoted as they wrote it."""
     compare_with: Optional[str] = None
     """Name of another study of the same output folder: a page with both side by side is written, too."""
+    trackers: List[str] = field(default_factory=list)
+    """Of tensorboard, mlflow, wandb: the figures in that tracker's own files, below `trackers/`. Nothing is sent."""

@@ -8,6 +8,7 @@
     record-<n>.json     what attempt n left, where the run went on after it
     report.html         the page (stages `all` and `report`); beside it, for other readers,
                         report.md, report.csv and, where pyarrow is installed, report.parquet
+    trackers/           the figures in the files of TensorBoard, MLflow or W&B (stage `report`, when asked for)
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
     lock.yaml           what was pinned (stage `lock`)
@@ -226,6 +227,10 @@ class RunDir:
     @property
     def page_parquet(self) -> Path:
         return self.path / "report.parquet"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers"
 
     @property
     def comparison(self) -> Path:

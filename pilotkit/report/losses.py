@@ -68,7 +68,7 @@ def loss_curves(series: Sequence[Series]) -> Markup:
     return svg.svg(shapes, height=_BOTTOM + 26, label=f"Loss over steps {first} to {last}: {names}")
 
 
-def precision_losses(record: Record, *, page_dir: Path) -> Figure | None:
+def precision_series(record: Record) -> list[Series]:
     """fp32, the candidate, and fp32 on other rows, which shows how far apart chance alone brings two runs."""
     reference: Mapping[str, Any] = record.details.get("reference") or {}
     candidate: Mapping[str, Any] = (record.details.get("candidate") or {}).get("candidate") or {}
@@ -77,19 +77,28 @@ def precision_losses(record: Record, *, page_dir: Path) -> Figure | None:
         Series("fp32, other rows", _numbered(one.get("losses") or ()), _CHANCE) for one in reference.get("noise") or ()
     ]
     fp32 = Series("fp32", _numbered((reference.get("reference") or {}).get("losses") or ()), _REFERENCE)
-    other = Series(name, _numbered(candidate.get("losses") or ()), _CANDIDATE)
-    return _figure("Loss by precision", [*chance, fp32, other], record=record, page_dir=page_dir)
+    other = Series(name, _numbered(candidate.get("losses") or ()), _CANDIDATE, dots=True)
+    return [*chance, fp32, other]
 
 
-def restored_losses(record: Record, *, page_dir: Path) -> Figure | None:
+def precision_losses(record: Record, *, page_dir: Path) -> Figure | None:
+    """The plot of `precision_series`, the candidate as dots; None where the record has no losses."""
+    return _figure("Loss by precision", precision_series(record), record=record, page_dir=page_dir)
+
+
+def restored_series(record: Record) -> list[Series]:
     """The run that never stopped as a line; before the stop and after it as dots on it."""
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = record.details.get("steps") or {}
     names = {"uninterrupted": "never stopped", "before": "before the stop", "after": "restored"}
-    series = [
+    return [
         Series(words, _points(steps.get(f"restore_{name}") or ()), colour, dots=name != "uninterrupted")
         for colour, (name, words) in enumerate(names.items())
     ]
-    return _figure("Loss before and after the restore", series, record=record, page_dir=page_dir)
+
+
+def restored_losses(record: Record, *, page_dir: Path) -> Figure | None:
+    """The plot of `restored_series`; None where the record has no losses."""
+    return _figure("Loss before and after the restore", restored_series(record), record=record, page_dir=page_dir)
 
 
 def _figure(title: str, series: Sequence[Series], *, record: Record, page_dir: Path) -> Figure | None:

@@ -16,6 +16,7 @@ from pilotkit.report.comparison import render_comparison
 from pilotkit.report.exports import COLUMNS, metric_rows, to_csv, to_markdown
 from pilotkit.report.page import recorded_verdict, render_page
 from pilotkit.report.points import write_parquet
+from pilotkit.report.trackers import tracked, write_trackers
 from pilotkit.stages.run import Run, StageResult
 
 # What a sweep varies: everything else of the run is the same.
@@ -43,12 +44,21 @@ def run(run: Run) -> StageResult:
     atomic.write_text(beside.page_markdown, to_markdown(records, verdict=verdict, title=run.config.name))
     atomic.write_text(beside.page_csv, to_csv(records, study=run.config.name))
     write_parquet(beside.page_parquet, COLUMNS, metric_rows(records, study=run.config.name))
+    for name, folder in _track(run, records, folder=beside.trackers).items():
+        run.console.line(f"  {name}: {folder}")
     _compare(run, records, path=beside.comparison)
     if run.config.report.open_browser:
         import webbrowser
 
         webbrowser.open(page.as_uri())
     return StageResult(artifacts={"page": page.name if page.parent == run.run_dir.path else str(page)})
+
+
+def _track(run: Run, records: list[Record], *, folder: Path) -> dict[str, Path]:
+    if not run.config.report.trackers:
+        return {}
+    data = tracked(records, study=run.config.name, params=config_summary(run))
+    return write_trackers(run.config.report.trackers, data, folder=folder)
 
 
 def _compare(run: Run, records: list[Record], *, path: Path) -> None:
