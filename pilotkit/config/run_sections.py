@@ -90,6 +90,9 @@ class ActivationCheckpointingConfig:
 
     mode: str = option(choices=("none", "full", "selective"))
     """`none`, `full` (every block) or `selective` (keep the results of matrix products and attention)."""
+    keep_every: int = option(1, ge=1)
+    """`selective`: keep the result of every n-th matrix product of a block from the first on; 2 is what torchtitan's
+    "selective op" keeps: less memory for more recomputation."""
 
 
 @dataclass

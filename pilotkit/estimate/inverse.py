@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pilotkit.errors import PilotkitError
 from pilotkit.estimate.grid import Grid
 from pilotkit.estimate.predict import Estimator
-from pilotkit.estimate.problems import EstimateError
 
 MAX_MICRO_BATCH = 1 << 14
 MAX_SEQ_LEN = 1 << 22
@@ -80,7 +80,7 @@ def longest_sequence(held: Held, micro_batch_size: int, *, limit: float, estimat
 def _refusal(estimator: Estimator, micro_batch_size: int, seq_len: int) -> str | None:
     try:
         estimator.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
-    except EstimateError as error:
+    except PilotkitError as error:
         return str(error)
     return None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pilotkit.estimate.costs import collective_of, operator_of
@@ -22,6 +23,7 @@ from pilotkit.estimate.events import NO_BLOCK, Event, Trace
 from pilotkit.estimate.kernels import corrected
 from pilotkit.meter.memory import watch_resize
 
+META = torch.device("meta")
 NO_KERNEL = frozenset({"prim", "profiler"})
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -228,6 +230,10 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            # Half of all calls, and no kernel: answered as FakeTensorMode would, without the way through it.
+            fake = args[0]
+            return META if fake.fake_mode.in_kernel_invocation else fake.fake_device
         # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented

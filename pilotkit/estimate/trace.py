@@ -163,7 +163,9 @@ def _period(signatures: list[tuple[object, ...]]) -> int:
 
 
 def _wrap(workload: Workload, model: nn.Module, blocks: nn.ModuleList | None) -> tuple[nn.Module, nn.ModuleList | None]:
-    activation_checkpointing.apply(model, mode=workload.activation_checkpointing, blocks=blocks)
+    activation_checkpointing.apply(
+        model, mode=workload.activation_checkpointing, blocks=blocks, keep_every=workload.keep_every
+    )
     if workload.strategy in SHARDED:
         model = parallelize(
             model,

@@ -32,6 +32,8 @@ class Workload:
     dp_shard: int = 1
     precision: PrecisionPolicy = FP32
     activation_checkpointing: str = "none"
+    keep_every: int = 1
+    """Of selective recomputation: the result of every n-th matrix product is kept."""
     blocks: str | None = None
     """Dotted path of the repeated blocks; None finds them."""
     optimizer: Mapping[str, Any] = field(default_factory=lambda: dict(ADAMW))

@@ -80,7 +80,8 @@ def build(
     precision.apply_to_backend(session.device.torch_device)
     model, num_params = _load_model(session, precision)
     blocks = find_blocks(model, path=config.model.blocks)
-    activation_checkpointing.apply(model, mode=config.activation_checkpointing.mode, blocks=blocks)
+    recomputation = config.activation_checkpointing
+    activation_checkpointing.apply(model, mode=recomputation.mode, blocks=blocks, keep_every=recomputation.keep_every)
     model = parallelize(
         model,
         strategy=strategy,

@@ -5,6 +5,7 @@ One process, no device. The only place where `estimate` meets `PilotConfig`.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -32,6 +33,7 @@ def estimate(session: Session) -> dict[str, Any]:
     """
     train, options = session.config.train, session.config.estimate
     asked = _asked(session)
+    gc.freeze()  # a trace collects garbage before it starts: what was imported need not be searched each time
     session.progress(0, 2, label="estimate")
     estimator = Estimator(workload_of(session))
     result = estimator.predict(micro_batch_size=train.micro_batch_size, seq_len=train.seq_len).to_dict()
@@ -52,6 +54,7 @@ def estimate(session: Session) -> dict[str, Any]:
 def estimate_measured(session: Session) -> dict[str, Any]:
     """Predict every shape that was measured, for comparison. Raises as `estimate`."""
     shapes = _asked(session)["measured"]
+    gc.freeze()
     estimator = Estimator(workload_of(session))
     found: dict[str, Any] = {}
     for number, shape in enumerate(shapes):
@@ -167,6 +170,7 @@ def workload_of(session: Session) -> Workload:
         dp_shard=arithmetic.dp_shard,
         precision=precision_policy(config),
         activation_checkpointing=config.activation_checkpointing.mode,
+        keep_every=config.activation_checkpointing.keep_every,
         blocks=config.model.blocks,
         optimizer={
             "name": optimizer.name,

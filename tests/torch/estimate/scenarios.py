@@ -192,6 +192,9 @@ SINGLE: dict[str, Workload] = {
     "gpt sgd momentum": dataclasses.replace(GPT, optimizer=optimizer("sgd", momentum=0.9)),
     "llama": LLAMA,
     "llama bf16 mixed": dataclasses.replace(LLAMA, precision=BF16_MIXED),
+    "llama selective, every second product": dataclasses.replace(
+        LLAMA, activation_checkpointing="selective", keep_every=2
+    ),
     "llama bf16 selective": dataclasses.replace(LLAMA, precision=BF16, activation_checkpointing="selective"),
     "llama full recomputation, fused": dataclasses.replace(
         LLAMA, activation_checkpointing="full", optimizer=optimizer(implementation="fused")
@@ -239,7 +242,9 @@ def run_for_real(workload: Workload, *, rank: int = 0) -> dict[str, int]:
     torch.manual_seed(0)
     model = workload.precision.cast(workload.build_model())
     blocks = find_blocks(model, path=workload.blocks)
-    activation_checkpointing.apply(model, mode=workload.activation_checkpointing, blocks=blocks)
+    activation_checkpointing.apply(
+        model, mode=workload.activation_checkpointing, blocks=blocks, keep_every=workload.keep_every
+    )
     rows = rows_of(workload)
     stream = RowStream(rows, micro_batch_size=BATCH, seed=0, rank=rank, world_size=workload.world_size)
     stream.next()

@@ -41,10 +41,14 @@ def test_gradients_are_the_same_and_less_is_kept(mode, workload):
     assert kept < plain_kept
 
 
-@pytest.mark.parametrize(("mode", "shares"), [("none", 12), ("selective", 12), ("full", 12 + 8)])
-def test_matrix_products_are_recomputed_only_by_full(mode, shares, workload):
+@pytest.mark.parametrize(
+    ("mode", "keep_every", "shares"),
+    [("none", 1, 12), ("selective", 1, 12), ("selective", 2, 12 + 1), ("full", 1, 12 + 8)],
+)
+def test_matrix_products_that_are_not_kept_are_recomputed(mode, keep_every, shares, workload):
+    """Of the four products of a block (3, 1, 4 and 4 times 16^2 weights) every second one is kept, or all, or none."""
     model = workload.build_model()
-    apply(model, mode=mode, blocks=model.blocks)
+    apply(model, mode=mode, blocks=model.blocks, keep_every=keep_every)
     tokens = torch.zeros(1, 16, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         model(input_ids=tokens, labels=tokens).loss.backward()
