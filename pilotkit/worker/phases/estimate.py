@@ -15,6 +15,7 @@ from torch import Tensor
 from pilotkit.config.schema import PilotConfig
 from pilotkit.estimate.grid import NotAffine, fit
 from pilotkit.estimate.predict import Estimator
+from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
 from pilotkit.train.factories import resolve
 from pilotkit.worker.build import precision_policy
@@ -29,6 +30,11 @@ def estimate(session: Session) -> dict[str, Any]:
     Raises EstimateError for a model that cannot be traced.
     """
     train, options = session.config.train, session.config.estimate
+    if session.config.precision.float8 != "none":
+        raise EstimateError(
+            "float8 layers are not traced in this version: estimate the run with precision=bf16_mixed, and measure "
+            "precision=fp8 on the device"
+        )
     session.progress(0, 2, label="estimate")
     estimator = Estimator(workload_of(session))
     result = estimator.predict(micro_batch_size=train.micro_batch_size, seq_len=train.seq_len).to_dict()
