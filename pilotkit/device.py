@@ -23,6 +23,10 @@ from pilotkit.units import KIB, format_bytes
 DeviceType = Literal["cpu", "cuda", "rocm"]
 
 
+FLOAT8_CAPABILITY = (8, 9)
+FLOAT8_ARCHS = ("gfx942", "gfx950", "gfx1200", "gfx1201")
+
+
 class DeviceError(PilotkitError):
     """The device that was asked for is not here; says what was asked, which torch this is, and what is visible."""
 
@@ -52,6 +56,9 @@ class Device(Protocol):
     def name(self) -> str: ...
     @property
     def backend(self) -> str: ...
+    @property
+    def float8_problem(self) -> str:
+        """Why this device has no float8 matrix products; empty where it has."""
 
     def synchronize(self) -> None:
         """Wait until everything that was launched is done."""
@@ -70,6 +77,7 @@ class CpuDevice:
     name: str
     torch_device: torch.device
     backend: str = "gloo"
+    float8_problem: str = "a processor has no float8 matrix products"
 
     def synchronize(self) -> None:
         return None
@@ -88,6 +96,13 @@ class AcceleratorDevice:
     name: str
     torch_device: torch.device
     backend: str = "nccl"
+
+    @property
+    def float8_problem(self) -> str:
+        properties: Any = torch.cuda.get_device_properties(self.torch_device)
+        capability = (properties.major, properties.minor)
+        arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0] if torch.version.hip else ""
+        return _float8_problem(capability=capability, arch=arch)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch_device)
@@ -222,6 +237,16 @@ def limit_cpu_memory(limit_bytes: int) -> None:
             f"{format_bytes(hard)} in all; raise the hard limit (ulimit -Hd) or lower hardware.memory_bytes"
         )
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def _float8_problem(*, capability: tuple[int, int], arch: str) -> str:
+    """`arch` is AMD's name of an architecture, empty on NVIDIA. As torch._scaled_mm asks for (torch 2.13)."""
+    if arch:
+        return "" if arch in FLOAT8_ARCHS else f"{arch} has no float8 matrix products, {', '.join(FLOAT8_ARCHS)} have"
+    if capability >= FLOAT8_CAPABILITY:
+        return ""
+    asked = ".".join(map(str, FLOAT8_CAPABILITY))
+    return f"compute capability {'.'.join(map(str, capability))} has no float8 matrix products, {asked} and above have"
 
 
 def _built_for() -> str:

@@ -96,16 +96,12 @@ def _check_name(config: PilotConfig) -> list[Problem]:
 
 def _check_precision(config: PilotConfig) -> list[Problem]:
     precision, hardware = config.precision, config.hardware
-    if precision.name == "fp8":
-        return [
-            Problem(
-                "precision",
-                "fp8",
-                "fp32, tf32, bf16, bf16_mixed, fp16_mixed; fp8 is not built in this version",
-                "choose precision=bf16_mixed",
-                ("precision.name",),
-            )
-        ]
+    fp8 = precision.float8 != "none"
+    if precision.float8_emulate:
+        if config.stage == "numerics":
+            return []
+        allowed = "false in every stage but numerics: emulated products are slower and larger than real ones"
+        return [Problem("precision.float8_emulate", True, allowed, "add stage=numerics, or drop it")]
     if precision.name in hardware.precisions:
         return []
     return [
@@ -113,7 +109,8 @@ def _check_precision(config: PilotConfig) -> list[Problem]:
             "precision",
             precision.name,
             f"{', '.join(hardware.precisions) or 'nothing'} on hardware={hardware.name}",
-            f"choose another precision, or add it to hardware.precisions if this {hardware.name} can run it",
+            f"choose another precision, or add it to hardware.precisions if this {hardware.name} can run it"
+            + ("; stage=numerics judges it anywhere with precision.float8_emulate=true" if fp8 else ""),
             ("precision.name", "hardware.precisions", "hardware.name"),
         )
     ]

@@ -82,6 +82,11 @@ class PrecisionConfig:
     """Scale the loss dynamically, as float16 gradients need."""
     flops_format: str = option(choices=("fp32", "tf32", "fp16", "bf16", "fp8"))
     """Key of `hardware.peak_flops` that this precision is judged against."""
+    float8: str = option("none", choices=("none", "tensorwise", "rowwise"))
+    """Matrix products of the blocks' linear layers in float8 by torchao: its recipe. What is left runs in
+    `compute_dtype`. Needs the `fp8` extra and a device that has them."""
+    float8_emulate: bool = False
+    """Stage `numerics` only: cast to float8 and multiply in float32, on any device. Judges numbers, not speed."""
 
 
 @dataclass

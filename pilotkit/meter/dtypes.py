@@ -40,9 +40,9 @@ class DtypeTable:
     collectives: dict[str, dict[str, int]] = field(default_factory=dict)
     output: list[str] = field(default_factory=list)
 
-    def leaks(self, compute_dtype: str) -> list[str]:
-        """Modules that took matrix products in another dtype than `compute_dtype` (`float32`, `bfloat16`, ...)."""
-        return sorted({name for dtype, names in self.modules.items() if dtype != compute_dtype for name in names})
+    def leaks(self, *compute_dtypes: str) -> list[str]:
+        """Modules that took matrix products in another dtype than these (`float32`, `bfloat16`, ...)."""
+        return sorted({name for dtype, names in self.modules.items() if dtype not in compute_dtypes for name in names})
 
 
 class DtypeWatch:

@@ -62,7 +62,8 @@ def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:
     looked, seq_len = found["num_rows_looked_at"], run.config.train.seq_len
     text = (
         f"{100 * share:.3g} % of {looked:.0f} rows reach train.seq_len = {seq_len} (mean "
-        f"{found['mean_row_tokens']:.4g} tokens, longest {found['longest_row_tokens']:.0f}): tokens per second count the padding up to it"
+        f"{found['mean_row_tokens']:.4g} tokens, longest {found['longest_row_tokens']:.0f}): "
+        "tokens per second count the padding up to it"
     )
     return [text if share else f"{text}; no row is that long, lower train.seq_len or look at the data"]
 

@@ -28,6 +28,10 @@ class PrecisionPolicy:
     """Whether float32 matrix products and convolutions may use TF32."""
     grad_scaler: bool = False
     """Whether the loss is scaled dynamically."""
+    float8: str = "none"
+    """torchao's recipe for the linear layers of the blocks; see `train.float8`."""
+    float8_emulate: bool = False
+    """Whether those products are only emulated."""
 
     @property
     def is_mixed(self) -> bool:

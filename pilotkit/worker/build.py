@@ -16,7 +16,7 @@ from pilotkit.config.batch import largest_part
 from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
 from pilotkit.errors import ConfigError, PilotkitError, Problem
-from pilotkit.train import activation_checkpointing
+from pilotkit.train import activation_checkpointing, float8
 from pilotkit.train.blocks import find_blocks
 from pilotkit.train.factories import resolve
 from pilotkit.train.optimizer import build_optimizer
@@ -80,6 +80,7 @@ def build(
     precision.apply_to_backend(session.device.torch_device)
     model, num_params = _load_model(session, precision)
     blocks = find_blocks(model, path=config.model.blocks)
+    _convert_to_float8(session, model, precision, blocks)
     recomputation = config.activation_checkpointing
     activation_checkpointing.apply(model, mode=recomputation.mode, blocks=blocks, keep_every=recomputation.keep_every)
     model = parallelize(
@@ -135,6 +136,8 @@ def precision_policy(config: PilotConfig) -> PrecisionPolicy:
         reduce_dtype=precision.reduce_dtype,
         allow_tf32=precision.allow_tf32,
         grad_scaler=precision.grad_scaler,
+        float8=precision.float8,
+        float8_emulate=precision.float8_emulate,
     )
 
 
@@ -162,6 +165,19 @@ def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module
     precision.cast(model)
     # `parameters()` gives a tied one once.
     return model, sum(parameter.numel() for parameter in model.parameters())
+
+
+def _convert_to_float8(
+    session: Session, model: nn.Module, precision: PrecisionPolicy, blocks: nn.ModuleList | None
+) -> None:
+    """Refused by name where the device lacks it: a silent bf16 would be measured as fp8."""
+    if precision.float8 == "none":
+        return
+    problem = "" if precision.float8_emulate else session.device.float8_problem
+    if problem:
+        fix = f"{session.device.name}: {problem}"
+        raise ConfigError([Problem("precision", session.config.precision.name, float8.OTHERS, fix)])
+    float8.convert(model, recipe=precision.float8, blocks=blocks, emulate=precision.float8_emulate)
 
 
 def _check_model(model: object, config: PilotConfig) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pilotkit.config.run_sections import PrecisionConfig
+from pilotkit.meter.dtypes import DtypeTable
 from pilotkit.worker.curves import FP32, run_curve
 from pilotkit.worker.session import Session
 
@@ -62,9 +64,16 @@ def candidate(session: Session) -> dict[str, Any]:
     path.unlink()
     return {
         "candidate": {**curve.to_dict(), "grad_deviation": deviation.by_group()},
-        "leaks": curve.dtypes.leaks(precision.compute_dtype),
+        "leaks": curve.dtypes.leaks(precision.compute_dtype, *_float8_dtypes(precision, curve.dtypes)),
         "switches": switches(),
     }
+
+
+def _float8_dtypes(precision: PrecisionConfig, table: DtypeTable) -> list[str]:
+    """What products may be taken in besides, where float8 was asked for; emulated ones multiply in float32."""
+    if precision.float8 == "none":
+        return []
+    return [name for name in table.products if name.startswith("float8")] + ["float32"] * precision.float8_emulate
 
 
 def switches() -> dict[str, bool]:

@@ -97,7 +97,7 @@ def make_run_dir(
         config = copy.deepcopy(default_config)
         for key, value in (values or {}).items():
             section_name, _, name = key.rpartition(".")
-            setattr(getattr(config, section_name), name, value)
+            setattr(getattr(config, section_name) if section_name else config, name, value)
         run_dir = RunDir(tmp_path / "run")
         run_dir.phase(phase).path.mkdir(parents=True, exist_ok=True)
         run_dir.config.write_text(dump(config), encoding="utf-8")

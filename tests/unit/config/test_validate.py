@@ -34,10 +34,17 @@ def told(configure: Configure, *overrides: str) -> str:
             id="precision of other hardware",
         ),
         pytest.param(
-            ["hardware=h100", "precision=fp8"],
-            "precision=fp8\n    allowed: fp32, tf32, bf16, bf16_mixed, fp16_mixed; fp8 is not built in this version\n"
-            "    to mend: choose precision=bf16_mixed",
+            ["hardware=a100", "precision=fp8"],
+            "precision=fp8\n    allowed: fp32, tf32, bf16, bf16_mixed, fp16_mixed on hardware=a100\n"
+            "    to mend: choose another precision, or add it to hardware.precisions if this a100 can run it; "
+            "stage=numerics judges it anywhere with precision.float8_emulate=true",
             id="fp8",
+        ),
+        pytest.param(
+            ["precision=fp8", "precision.float8_emulate=true", "stage=measure"],
+            "precision.float8_emulate=True\n    allowed: false in every stage but numerics: emulated products are "
+            "slower and larger than real ones\n    to mend: add stage=numerics, or drop it",
+            id="fp8 emulated where it counts",
         ),
         pytest.param(
             ["train.seq_len=2048"],
