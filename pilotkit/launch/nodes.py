@@ -43,8 +43,10 @@ class Nodes:
         srun = ["srun", f"--nodes={self.count}", f"--ntasks={self.count}", "--ntasks-per-node=1"]
         # Slurm 22.05 and later do not hand the cores of the job on to its steps by themselves.
         cores = os.environ.get("SLURM_CPUS_PER_TASK")
+        # Inside a step, as of `srun --pty bash`, another one gets nothing unless it shares.
+        overlap = ["--overlap"] if "SLURM_STEP_ID" in os.environ else []
         # One agent that ends badly ends the others, which would wait for it.
-        return [*srun, *([f"--cpus-per-task={cores}"] if cores else []), "--kill-on-bad-exit=1", *agent]
+        return [*srun, *overlap, *([f"--cpus-per-task={cores}"] if cores else []), "--kill-on-bad-exit=1", *agent]
 
     def variables(self, base: Mapping[str, str]) -> dict[str, str]:
         """What srun has to know of its job; the agents take it out again."""

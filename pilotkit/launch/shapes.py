@@ -104,6 +104,17 @@ def check_shape(config: PilotConfig, shape: Shape) -> list[Problem]:
                 "leave it out, and set parallelism.nproc_per_node for the number of ranks",
             )
         )
+    nodes = shape.parameters.get("nodes", 1)
+    if nodes > 1 and shape.parameters.get("use_srun"):
+        problems.append(
+            Problem(
+                "hydra.launcher.use_srun",
+                True,
+                f"false with {nodes} nodes: pilotkit would be started on each of them, and starts srun itself",
+                "leave it out",
+                ("parallelism.num_nodes", "hydra.launcher.nodes"),
+            )
+        )
     reserved = int(config.reservation.days * MINUTES_PER_DAY)
     asked = int(shape.parameters["time"])
     if asked > reserved:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from conftest import TINY
 
@@ -107,8 +108,13 @@ def test_resources_follow_from_the_point(lab) -> None:
         ),
         (["cluster.gpu_type=b200", "hardware=h100"], "Requested node configuration is not available"),
         (["hydra.launcher.tasks_per_node=2"], "torchrun starts the ranks"),
+        (
+            ["hydra.launcher.use_srun=true", "hydra.launcher.nodes=2"],
+            "false with 2 nodes: pilotkit would be",
+        ),
+        (["+cluster.additional_parameters.container-image=train"], "unrecognized option '--container-image=train'"),
     ],
-    ids=["partition", "partition limit", "reservation", "node", "gres", "tasks per node"],
+    ids=["partition", "partition limit", "reservation", "node", "gres", "tasks per node", "srun", "no such option"],
 )
 def test_refused_in_words_and_nothing_is_queued(lab, arguments: list[str], words: str) -> None:
     done = lab.pilotkit("-m", "cluster=slurm", *LOCK, "train.seq_len=32,64", *arguments)
@@ -117,6 +123,21 @@ def test_refused_in_words_and_nothing_is_queued(lab, arguments: list[str], words
     assert "Traceback" not in done.stderr
     assert "submitted" not in done.stdout
     assert lab.cluster.run("squeue", "-h").stdout == ""
+
+
+def test_what_a_container_needs_reaches_sbatch(lab) -> None:
+    """Slurm's own option for a bundle, and a wrapper that starts Python: as the queue holds them."""
+    done = lab.pilotkit(
+        *("-m", "cluster=slurm", *LOCK, "train.seq_len=32", "cluster.time_minutes=10", "image=train.sif"),
+        *("cluster.python='apptainer exec --nv \"my train.sif\" python'", "cluster.setup=[module load apptainer]"),
+        *("+cluster.additional_parameters.container=/bundles/train", "+cluster.additional_parameters.hold=true"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    job_id = lab.array_id(lab.newest())
+    assert lab.cluster.jobs(job_id)[0]["Container"] == "/bundles/train"
+    script = lab.cluster.run("scontrol", "write", "batch_script", job_id, "-").stdout
+    assert "\nmodule load apptainer\n" in script
+    assert 'exec apptainer exec --nv "my train.sif" python -u -m submitit.core._submit ' in script
 
 
 def test_one_wrong_point_refuses_the_sweep(lab) -> None:
@@ -289,6 +310,9 @@ def test_a_frontier_is_found_without_the_whole_grid(lab) -> None:
     assert "The largest train.micro_batch_size that fits" in page
     assert "2 (3 does not fit)" in page
     assert 'class="frontier"' in page, "the line in the map"
+    table = pyarrow.parquet.read_table(next(lab.folder.glob("outputs/*/sweep_collect/*/points.parquet"))).to_pylist()
+    sizes = sorted((row["train.seq_len"], row["train.micro_batch_size"], row["status"]) for row in table)
+    assert sizes == [(length, size, end) for length in (16, 32) for size, end in ((2, "ok"), (3, "does_not_fit"))]
 
 
 def test_waiting_shows_every_end(lab) -> None:

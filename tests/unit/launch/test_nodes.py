@@ -25,6 +25,7 @@ def test_each_phase_has_a_port_of_its_own() -> None:
 def test_srun_starts_one_agent_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     nodes = Nodes(2, 0, "10.0.0.1", 29401, has_srun=True)
     command = nodes.command(Path("/out/run 1"), phase="pilot_fsdp", nproc=4, timeout_seconds=60)

@@ -143,6 +143,22 @@ def test_phase_reads_what_the_ranks_left(tmp_path: Path) -> None:
     assert phase.errors() == [{"rank": 1}]
 
 
+def test_an_attempt_that_did_not_get_through_is_set_aside(tmp_path: Path) -> None:
+    phase = PhaseDir(tmp_path / "phase")
+    phase.set_aside()
+    assert phase.attempts() == []
+    phase.path.mkdir()
+    for number in (1, 2):
+        for path in (phase.log, phase.progress, phase.result, phase.error(3), phase.stop):
+            path.write_text(f"{number}", encoding="utf-8")
+        phase.steps(7).touch()
+        phase.set_aside()
+        assert [path.name for path in phase.attempts()] == [f"attempt-{one}" for one in range(1, number + 1)]
+        assert (phase.attempts()[-1] / "log.txt").read_text(encoding="utf-8") == f"{number}"
+    left = sorted(path.name for path in phase.path.iterdir())
+    assert left == ["attempt-1", "attempt-2", "steps-7.json"], "what goes with the checkpoint stays"
+
+
 def _fill(path: Path) -> None:
     """Write until the disk takes no more byte."""
     with open(path, "wb", buffering=0) as stream, contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import csv
 import io
 from pathlib import Path
 
+from pilotkit.records.frontiers import Frontier, FrontierRow
 from pilotkit.records.record import Failure, Record
 from pilotkit.report.points import point_rows, to_csv, write_parquet
 from pilotkit.report.sweep_page import best_points, render_sweep_page
@@ -63,3 +64,20 @@ def test_the_table_keeps_every_point_and_leaves_empty_what_is_missing(tmp_path: 
     table = pyarrow.parquet.read_table(tmp_path / "points.parquet")
     assert table.column("train.seq_len").to_pylist() == [64, 64, 128, 128]
     assert table.column("tokens_per_second").to_pylist() == [10.0, None, 30.0, None]
+
+
+def test_what_a_search_found_is_told_and_escaped(tmp_path: Path) -> None:
+    frontier = Frontier(
+        "train.micro_batch_size",
+        [1, 2, 4],
+        num_tried=4,
+        num_grid=6,
+        rows=[FrontierRow(["data=<b>"], 2, 4, "2 (4 does not fit)"), FrontierRow([], None, 1, "none: 1 does not fit")],
+    )
+    page = render_sweep_page(
+        POINTS, varying=VARYING, title="study", counts="4 points", page_dir=tmp_path, frontier=frontier
+    )
+    assert "4 of 6 points were run, 2 were saved" in page
+    assert "data=&lt;b&gt;" in page
+    assert "2 (4 does not fit)" in page
+    assert "all else as given" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import json
@@ -16,7 +17,7 @@ import pytest
 from pilotkit.config.identity import config_digest
 from pilotkit.config.load import load_file
 from pilotkit.config.schema import PilotConfig
-from pilotkit.errors import ConfigError, OutputError, Problem, StageRefused
+from pilotkit.errors import ConfigError, Interrupted, OutputError, Problem, StageRefused
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics, PhaseRun, Record
 from pilotkit.records.run_dir import RunDir
@@ -250,3 +251,27 @@ def test_a_record_is_json_that_others_read(order: Order, stage: Callable[[Work],
     execute(stage(lambda _: StageResult(details={"größe": "模型"})), order)
     (path,) = Path(order.config.output_dir).glob("study/probe/*/record.json")
     assert json.loads(path.read_text(encoding="utf-8"))["details"] == {"größe": "模型"}
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_an_attempt_goes_on_in_the_folder_of_the_one_before(
+    order: Order, stage: Callable[[Work], str], monkeypatch: pytest.MonkeyPatch, continues: bool
+) -> None:
+    """The record of each attempt stays; a stage that cannot go on gets a folder of its own."""
+
+    def told(_run: Run) -> StageResult:
+        raise Interrupted("preempted", "told")
+
+    name = stage(told)
+    monkeypatch.setattr(module, "CONTINUES", (name,) if continues else ())
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            execute(name, order)
+        order = dataclasses.replace(order, earlier=RunDir(min(Path(order.config.output_dir).glob("study/*/*"))))
+    stage(lambda run: StageResult("ok"))
+    record = execute(name, order)
+    folder = Path(record.folder)
+    assert record.status == "ok"
+    earlier = [json.loads(path.read_text())["status"] for path in sorted(folder.glob("record-*.json"))]
+    assert earlier == (["preempted"] * 2 if continues else [])
+    assert len(list(folder.parent.iterdir())) == (1 if continues else 3)
