@@ -22,7 +22,16 @@ from pilotkit.config.validate import check_ranges
 from pilotkit.errors import ConfigError, Problem
 
 PATH_KEYS = (
-    *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run", "sweep.dir"),
+    *(
+        "output_dir",
+        "data.path",
+        "lock.path",
+        "pilot.script",
+        "restore.path",
+        "restore.script",
+        "replay.run",
+        "sweep.dir",
+    ),
     "budget.copy_out_to",
 )
 # Options that may name a folder or something on a hub: only a value written as a path is one.

@@ -45,7 +45,7 @@ def run_worker(
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     follower = _Follower(folder, on_progress)
-    ended = _run(
+    ended = run_command(
         worker_command(run_dir.path, phase=phase, nproc=nproc, torchrun=torchrun),
         folder=folder,
         variables=environment.variables,
@@ -71,7 +71,7 @@ def run_script(
     """Run a user's own script under torchrun; the result is `{"meters": [...]}`, what StepMeter left on each rank."""
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
-    ended = _run(
+    ended = run_command(
         script_command(script, args=args, nproc=nproc),
         folder=folder,
         variables={**environment.variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
@@ -90,13 +90,15 @@ def run_script(
     return Outcome("failed", ended["wall_seconds"], failure=failure), environment
 
 
-class _Ended(TypedDict):
+class Ended(TypedDict):
+    """What `judge` is given."""
+
     returncode: int | None
     wall_seconds: float
     oom_kills: int
 
 
-def _run(
+def run_command(
     command: Sequence[str],
     *,
     folder: PhaseDir,
@@ -104,7 +106,8 @@ def _run(
     launch_dir: Path,
     timeout_seconds: float | None,
     while_running: Callable[[], None],
-) -> _Ended:
+) -> Ended:
+    """Run one start to its end, its output in the phase's log. `returncode` is None when the time was up."""
     folder.path.mkdir(parents=True, exist_ok=True)
     kills_before = count_oom_kills()
     started = time.monotonic()
