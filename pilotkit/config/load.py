@@ -22,8 +22,8 @@ from pilotkit.config.validate import check_ranges
 from pilotkit.errors import ConfigError, Problem
 
 PATH_KEYS = (
-    *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run", "sweep.dir"),
-    *("budget.copy_out_to", "estimate.measured_csv"),
+    *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run"),
+    *("restore.script", "sweep.dir", "budget.copy_out_to", "estimate.measured_csv"),
 )
 # Options that may name a folder or something on a hub: only a value written as a path is one.
 MAYBE_PATH_KEYS = ("model.name", "data.name")

@@ -224,19 +224,23 @@ def _check_pilot(config: PilotConfig) -> list[Problem]:
 
 
 def _check_script(config: PilotConfig) -> list[Problem]:
-    script, args = config.pilot.script, config.pilot.args
+    return _check_one_script(config.pilot.script, config.pilot.args, section="pilot")
+
+
+def _check_one_script(script: str | None, args: list[str], *, section: str) -> list[Problem]:
+    key = f"{section}.script"
     if script is None:
-        fix = "name the script they are for with pilot.script=..."
-        return [Problem("pilot.args", args, "nothing without pilot.script", fix, ("pilot.script",))] if args else []
+        fix = f"name the script they are for with {key}=..."
+        return [Problem(f"{section}.args", args, f"nothing without {key}", fix, (key,))] if args else []
     if Path(script).is_file():
         return []
     fix = "give its path from where pilotkit is started"
-    return [Problem("pilot.script", script, "a Python file that exists", fix)]
+    return [Problem(key, script, "a Python file that exists", fix)]
 
 
 def _check_restore(config: PilotConfig) -> list[Problem]:
     sizes, strategies = config.restore.world_sizes, config.restore.strategies
-    problems = []
+    problems = _check_one_script(config.restore.script, config.restore.args, section="restore")
     if any(size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
         allowed = "a list of different whole numbers from 1 on"
         problems.append(Problem("restore.world_sizes", sizes, allowed, "for example restore.world_sizes=[1,2,4]"))

@@ -125,6 +125,13 @@ class RestoreOptions:
     path: Optional[str] = None
     """Restore from this checkpoint, or the newest sound one of this folder, instead of one made here; relative to
     where pilotkit was started."""
+    script: Optional[str] = None
+    """Your own training script in place of the intended run: never stopped, then killed (kill -9) and started again. It
+    saves and resumes by itself, and leaves a `pilotkit.train.run_trace.RunTrace`; see docs/restore.md."""
+    args: List[str] = field(default_factory=list)
+    """Arguments of the script, handed on as they are."""
+    not_compared: List[str] = field(default_factory=list)
+    """Components of the script's state that are not expected back, for example `[random states]`: told, not judged."""
     allow_changes: List[str] = field(default_factory=list)
     """Options (or whole sections) in which the run may differ from the one that saved the checkpoint."""
     async_save: bool = False

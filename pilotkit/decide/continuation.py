@@ -47,15 +47,15 @@ def noise_of(uninterrupted: Phase, before: Phase, repeated: Phase | None) -> flo
 def identical_runs(uninterrupted: Phase, before: Phase, *, noise: float, rtol: float) -> Row:
     """Nobody can say anything about a restore when the runs differ without one."""
     num_steps = len(before["steps"])
-    differing = _differing(uninterrupted["seam"], before["seam"], components=COMPONENTS)
+    differing = differing_in(uninterrupted["seam"], before["seam"], components=COMPONENTS)
     same_steps = uninterrupted["steps"][:num_steps] == before["steps"]
     if same_steps and not differing:
-        return _row("two identical runs", "PASS", f"equal bit for bit over {num_steps} steps, so nothing else differs")
+        return row("two identical runs", "PASS", f"equal bit for bit over {num_steps} steps, so nothing else differs")
     if rtol > 0:
-        return _row("two identical runs", "PASS", f"their losses differ by {noise:.2g} at most, relative (measured)")
+        return row("two identical runs", "PASS", f"their losses differ by {noise:.2g} at most, relative (measured)")
     what = differing[0] if differing else "the losses"
     fix = "set train.deterministic=true, or a tolerance in restore.rtol"
-    return _row("two identical runs", "FAIL", f"they differ before anything was saved, first in {what}: {fix}")
+    return row("two identical runs", "FAIL", f"they differ before anything was saved, first in {what}: {fix}")
 
 
 def restored_state(before: Phase, after: Phase) -> list[Row]:
@@ -63,8 +63,8 @@ def restored_state(before: Phase, after: Phase) -> list[Row]:
     rows = []
     for component in COMPONENTS:
         saved, restored = before["seam"][component], after["seam"][component]
-        if _has_parts(saved, restored):
-            rows.append(_parts_row(component, saved, restored, what="restored"))
+        if has_parts(saved, restored):
+            rows.append(parts_row(component, saved, restored, what="restored"))
     rows.append(_equal("next batches", before["next_batches"], after["next_batches"], what="restored"))
     return rows
 
@@ -86,8 +86,8 @@ def end_state(uninterrupted: Phase, after: Phase, *, rtol: float, noise: float) 
         expected, found = uninterrupted["end"][component], after["end"][component]
         if rtol > 0 and component in SPREADING and expected != found:
             rows.append(_near(component, uninterrupted, after, rtol=rtol))
-        elif _has_parts(expected, found):
-            rows.append(_parts_row(component, expected, found, what="at the end"))
+        elif has_parts(expected, found):
+            rows.append(parts_row(component, expected, found, what="at the end"))
     evaluation = [uninterrupted["eval_loss"]], [after["eval_loss"]]
     return [*rows, _close("evaluation", *evaluation, rtol=rtol, noise=noise)]
 
@@ -115,31 +115,33 @@ def _near(component: str, uninterrupted: Phase, after: Phase, *, rtol: float) ->
         if name.startswith(prefix)
     ]
     if not pairs or component == "scaler":
-        return _row(f"{component} at the end", "FAIL", "not equal")
+        return row(f"{component} at the end", "FAIL", "not equal")
     distance, name = max(pairs)
     verdict = "PASS" if distance <= rtol else "FAIL"
-    return _row(
+    return row(
         f"{component} at the end",
         verdict,
         f"relative distance {distance:.2g} at most (estimated from sketches; {name}), tolerance {rtol}",
     )
 
 
-def _parts_row(component: str, expected: Mapping[str, Any], found: Mapping[str, Any], *, what: str) -> Row:
+def parts_row(component: str, expected: Mapping[str, Any], found: Mapping[str, Any], *, what: str) -> Row:
+    """One component by rank and part; the first part that differs is named."""
     num_parts = sum(len(parts) for parts in expected.values())
     differing = list(_differing_parts(expected, found))
     name = f"{component} {what}"
     if differing:
-        return _row(name, "FAIL", f"{len(differing)} of {num_parts} parts differ, first {differing[0]}")
-    return _row(name, "PASS", f"{num_parts} parts, bit for bit")
+        return row(name, "FAIL", f"{len(differing)} of {num_parts} parts differ, first {differing[0]}")
+    return row(name, "PASS", f"{num_parts} parts, bit for bit")
 
 
-def _has_parts(*states: Mapping[str, Any]) -> bool:
+def has_parts(*states: Mapping[str, Any]) -> bool:
     """A run without a loss scale has no row about one."""
     return any(parts for state in states for parts in state.values())
 
 
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any], *, components: Sequence[str]) -> list[str]:
+def differing_in(first: Mapping[str, Any], second: Mapping[str, Any], *, components: Sequence[str]) -> list[str]:
+    """Each component and part that two states have differently, in the order of `components`."""
     return [
         f"{component} ({part})"
         for component in components
@@ -160,29 +162,29 @@ def _differing_parts(expected: Mapping[str, Any], found: Mapping[str, Any]) -> l
 def _equal(component: str, expected: Any, found: Any, *, what: str = "after the restore") -> Row:
     name = f"{component} {what}"
     if expected == found:
-        return _row(name, "PASS", "equal")
-    return _row(name, "FAIL", f"{_shortened(found)} instead of {_shortened(expected)}")
+        return row(name, "PASS", "equal")
+    return row(name, "FAIL", f"{shortened(found)} instead of {shortened(expected)}")
 
 
 def _close(component: str, expected: Sequence[float], found: Sequence[float], *, rtol: float, noise: float) -> Row:
     name = f"{component} after the restore"
     if len(expected) != len(found):
-        return _row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
+        return row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
     if not expected:
-        return _row(name, "PASS", "there is none, on both sides")
+        return row(name, "PASS", "there is none, on both sides")
     if len(expected) != len(found):
-        return _row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
+        return row(name, "FAIL", f"{len(found)} values instead of {len(expected)}")
     pairs = list(zip(expected, found, strict=True))
     wrong = [i for i, pair in enumerate(pairs) if not math.isclose(*pair, rel_tol=rtol, abs_tol=0.0)]
     if wrong:
         one, other = pairs[wrong[0]]
         beside = f"; two identical runs differ by {noise:.2g}, relative" if rtol else ""
-        return _row(name, "FAIL", f"value {wrong[0] + 1} of {len(pairs)}: {other!r} instead of {one!r}{beside}")
+        return row(name, "FAIL", f"value {wrong[0] + 1} of {len(pairs)}: {other!r} instead of {one!r}{beside}")
     if rtol == 0:
-        return _row(name, "PASS", f"{len(pairs)} values, bit for bit")
+        return row(name, "PASS", f"{len(pairs)} values, bit for bit")
     largest = _largest_relative(expected, found)
     words = f"within {rtol}: {largest:.2g} at most; two identical runs differ by {noise:.2g}"
-    return _row(name, "PASS", f"{len(pairs)} values, {words}")
+    return row(name, "PASS", f"{len(pairs)} values, {words}")
 
 
 def _largest_relative(first: Sequence[float], second: Sequence[float]) -> float:
@@ -200,10 +202,12 @@ def _numbers(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [float(step[name]) for step in steps if step[name] is not None]
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value for a note."""
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _row(component: str, verdict: str, note: str) -> Row:
+def row(component: str, verdict: str, note: str) -> Row:
+    """One line of the comparison; the verdict is PASS, FAIL or NOT RUN."""
     return {"component": component, "verdict": verdict, "note": note}

@@ -56,7 +56,7 @@ def judge(phase: PhaseDir, *, returncode: int | None, wall_seconds: float, oom_k
     refused = [error for error in errors if error.get("out_of_memory")]
     if refused:
         return _does_not_fit(refused[0], wall_seconds)
-    killed = _killed_rank(log, returncode, torchrun=torchrun)
+    killed = killed_rank(log, returncode, torchrun=torchrun)
     if killed is not None:
         evidence = _memory_evidence(log, number=killed[1], oom_kills=oom_kills)
         if evidence:
@@ -113,7 +113,7 @@ def _failure(
     return Failure(f"the worker ended with exit code {returncode} and left no result", log=last_lines(log))
 
 
-def _killed_rank(log: str, returncode: int, *, torchrun: bool) -> tuple[int | None, int] | None:
+def killed_rank(log: str, returncode: int, *, torchrun: bool) -> tuple[int | None, int] | None:
     """(rank, signal number) of the rank that a signal ended; rank None is torchrun itself.
 
     torchrun's root cause comes first although it prints it last. Of the others its own SIGTERM does not count, and

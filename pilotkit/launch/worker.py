@@ -63,7 +63,7 @@ def run_worker(
         timeout = timeout_seconds or MEETING_SECONDS
         command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout)
         variables = nodes.variables(environment.variables)
-    ended = _run(
+    ended = run_command(
         command,
         folder=folder,
         variables=variables,
@@ -75,7 +75,7 @@ def run_worker(
     return _judge(folder, ended, torchrun=torchrun), environment
 
 
-def _judge(folder: PhaseDir, ended: _Ended, *, torchrun: bool) -> Outcome:
+def _judge(folder: PhaseDir, ended: Ended, *, torchrun: bool) -> Outcome:
     """How it ended; a worker that saved and ended says so itself, whoever told it."""
     interruption = ended["interruption"]
     outcome = judge(
@@ -110,7 +110,7 @@ def run_script(
     """Run a user's own script under torchrun; the result is `{"meters": [...]}`, what StepMeter left on each rank."""
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
-    ended = _run(
+    ended = run_command(
         script_command(script, args=args, nproc=nproc),
         folder=folder,
         variables={**environment.variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
@@ -129,14 +129,16 @@ def run_script(
     return Outcome("failed", ended["wall_seconds"], failure=failure), environment
 
 
-class _Ended(TypedDict):
+class Ended(TypedDict):
+    """What `judge` is given."""
+
     returncode: int | None
     wall_seconds: float
     oom_kills: int
     interruption: Interrupted | None
 
 
-def _run(
+def run_command(
     command: Sequence[str],
     *,
     folder: PhaseDir,
@@ -145,7 +147,8 @@ def _run(
     timeout_seconds: float | None,
     while_running: Callable[[], None],
     ask_to_stop: Callable[[], None] | None = None,
-) -> _Ended:
+) -> Ended:
+    """Run one start to its end, its output in the phase's log. `returncode` is None when the time was up."""
     folder.path.mkdir(parents=True, exist_ok=True)
     kills_before = count_oom_kills()
     started = time.monotonic()

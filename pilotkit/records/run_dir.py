@@ -22,6 +22,7 @@
         progress.jsonl  one line a finished step
         result.json     written by rank 0 when the phase is done
         meter.json, meter-<rank>.json   what StepMeter measured in a user's own script
+        trace-<rank>.jsonl              what RunTrace left of a user's own script, an event a line
         gradients.pt    first gradients of the fp32 reference, until the candidate was compared with them
         error-<rank>.json   written by a rank that failed
         stop                there once the worker was told to save and end
@@ -87,6 +88,18 @@ class PhaseDir:
                 found.append(json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError):
                 continue
+        return found
+
+    def read_traces(self) -> dict[str, list[dict[str, Any]]]:
+        """The events of each rank of a user's own script, by rank; a line that is cut short is the last one."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for path in sorted(self.path.glob("trace-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2])):
+            lines = found.setdefault(path.stem.rpartition("-")[2], [])
+            for text in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except ValueError:
+                    break
         return found
 
     @property

@@ -9,11 +9,13 @@ from typing import Any
 from pilotkit.config.shapes import Pair, shape_pairs
 from pilotkit.decide import continuation
 from pilotkit.decide.continuation import Row
+from pilotkit.decide.script_continuation import compare_scripts
 from pilotkit.decide.shapes import compare_shapes
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.launch.reader import read_export
+from pilotkit.launch.traced import TracedScript
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 
@@ -21,6 +23,8 @@ from pilotkit.stages.run import Run, StageResult, not_ok
 def run(run: Run) -> StageResult:
     """2k steps in one go; k steps, save, end; a new process loads and takes the other k. Then compare."""
     options = run.config.restore
+    if options.script:
+        return _script(run, Path(options.script))
     if options.path:
         return _given_checkpoint(run, options.path)
     nproc, torchrun = _process_count(run)
@@ -54,6 +58,26 @@ def run(run: Run) -> StageResult:
     rows += _independent_reading(run, after)
     rows += _other_shapes(run)
     artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
+    return _judged(rows, metrics, details, artifacts)
+
+
+def _script(run: Run, path: Path) -> StageResult:
+    """The user's own script: never stopped; killed by kill -9 one step after its save; started again."""
+    options = run.config.restore
+    nproc, _ = _process_count(run)
+    k = options.num_steps
+    script = TracedScript(path, options.args, num_steps=2 * k, save_every_steps=k)
+    traces: dict[str, Any] = {}
+    for phase, kill_after in (("script_uninterrupted", None), ("script_killed", k + 1), ("script_resumed", None)):
+        outcome = run.work_traced(script, phase, nproc=nproc, kill_after_step=kill_after)
+        if outcome.status != "ok":
+            return not_ok(run, outcome, details={"comparison": [_failed_row(phase, outcome)]})
+        traces[phase] = outcome.result["traces"]
+    rows = compare_scripts(*traces.values(), num_steps=k, rtol=options.rtol, left_out=options.not_compared)
+    metrics = Metrics()
+    metrics.add("given", num_steps=k, world_size=nproc)
+    details = {"comparison": rows, "threads": run.threads}
+    artifacts = {"checkpoint": str((run.run_dir.checkpoints / "restored").relative_to(run.run_dir.path))}
     return _judged(rows, metrics, details, artifacts)
 
 

@@ -18,6 +18,7 @@ from pilotkit.launch.devices import Devices, find_devices
 from pilotkit.launch.environment import WorkerEnvironment
 from pilotkit.launch.nodes import Nodes, find_nodes
 from pilotkit.launch.outcome import Outcome
+from pilotkit.launch.traced import TracedScript, run_traced
 from pilotkit.launch.worker import run_script, run_worker
 from pilotkit.records.record import Failure, Metrics, PhaseRun, Record
 from pilotkit.records.run_dir import RunDir
@@ -150,6 +151,27 @@ class Run:
                 timeout_seconds=timeout_seconds,
             )
         return self._keep("script", outcome, environment)
+
+    def work_traced(
+        self, script: TracedScript, phase: str, *, nproc: int, kill_after_step: int | None = None
+    ) -> Outcome:
+        """Run the user's own script (`restore.script`) as one start of the proof; the last two share checkpoints."""
+        cpus = usable_cpus()
+        checkpoints = self.run_dir.checkpoints / ("uninterrupted" if "uninterrupted" in phase else "restored")
+        with self.console.progress(f"{self.stage}: {phase}"):
+            outcome, environment = run_traced(
+                self.run_dir,
+                script,
+                phase=phase,
+                checkpoints=checkpoints,
+                kill_after_step=kill_after_step,
+                nproc=nproc,
+                shares=max(nproc, self.config.hardware.device_count),
+                usable_cpus=cpus.count,
+                launch_dir=self.launch_dir,
+                timeout_seconds=self.config.phase_timeout_seconds,
+            )
+        return self._keep(phase, outcome, environment)
 
     def _keep(self, phase: str, outcome: Outcome, environment: WorkerEnvironment) -> Outcome:
         self.threads = {**_threads(usable_cpus()), **environment.to_dict()}

@@ -70,10 +70,10 @@ def _counters(trainer: Trainer) -> dict[str, Parts]:
     }
     scaler = trainer.scaler.state_dict() if trainer.scaler is not None else {}
     return {
-        "counters": _parts(counters),
-        "data position": _parts(trainer.train_rows.state_dict()),
-        "scheduler": _parts(trainer.scheduler.state_dict()),
-        "scaler": _parts(scaler),
+        "counters": parts_of(counters),
+        "data position": parts_of(trainer.train_rows.state_dict()),
+        "scheduler": parts_of(trainer.scheduler.state_dict()),
+        "scaler": parts_of(scaler),
     }
 
 
@@ -86,15 +86,16 @@ def _tensor_parts(tensors: dict[str, Tensor], trainer: Trainer, *, whole: bool) 
         parts["parameters" if owner == "model" else "optimizer"][part] = digest(value)
     for index, group in enumerate(trainer.optimizer.param_groups):
         settings = {name: value for name, value in group.items() if name != "params"}
-        parts["optimizer"] |= {f"group {index}.{name}": text for name, text in _parts(settings).items()}
+        parts["optimizer"] |= {f"group {index}.{name}": text for name, text in parts_of(settings).items()}
     return parts
 
 
 def _generators(trainer: Trainer) -> dict[str, Parts]:
-    return {"random states": _parts(random_state(trainer.device))}
+    return {"random states": parts_of(random_state(trainer.device))}
 
 
-def _parts(state: Any) -> Parts:
+def parts_of(state: Any) -> Parts:
+    """Digests of the leaves of nested dictionaries and lists, by dotted name."""
     return {name: digest(value) for name, value in _flat(state)}
 
 

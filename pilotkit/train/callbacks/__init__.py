@@ -1,0 +1,1 @@
+"""RunTrace inside the trainers that people use; each file needs its trainer and nothing else of it."""
