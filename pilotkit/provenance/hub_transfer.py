@@ -60,7 +60,10 @@ def _loaded(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _read(address: str, *, headers: dict[str, str], limit: int, until: float) -> int:
-    """Bytes that came, `limit` at most and until the clock says `until`. The token goes to the hub and not where the hub sends us for the bytes."""
+    """Bytes that came, `limit` at most and until the clock says `until`.
+
+    The token goes to the hub, and not where the hub sends us for the bytes.
+    """
     secret = {name: value for name, value in headers.items() if name.lower() == "authorization"}
     plain = {name: value for name, value in headers.items() if name not in secret}
     request = urllib.request.Request(address, headers=plain)  # noqa: S310 - the hub's own address
