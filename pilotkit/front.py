@@ -121,7 +121,7 @@ def _check(parsed: argparse.Namespace) -> None:
 
 
 def _check_submission(overrides: Sequence[str]) -> None:
-    """Raises StageRefused, in `lock.mode=check`, when what is here is not what was locked."""
+    """Tell what drifted from the committed lock. Raises StageRefused, in `lock.mode=check`, when something has."""
     from pilotkit.config.load import load
     from pilotkit.stages.gate import refuse_submission
 

@@ -179,7 +179,7 @@ class BudgetOptions:
     """Stage `budget`: what does everything around the step cost?"""
 
     download_seconds: Optional[float] = option(None, ge=0)
-    """Time to bring model and data to the node, if you know it; marked given. Null: local sources are timed."""
+    """Time to bring model and data to the node, if you know it (given). Null: folders and hubs are timed."""
     preprocess_seconds: Optional[float] = option(None, ge=0)
     """Time to prepare the raw data once, if there is such a step; marked given."""
     tokenize_seconds: Optional[float] = option(None, ge=0)
@@ -191,7 +191,7 @@ class BudgetOptions:
     copy_out_to: Optional[str] = None
     """Folder that results are brought to: a checkpoint is copied there, compared by SHA-256, and removed."""
     max_read_bytes: int = option(2_000_000_000, ge=1)
-    """Of a local source no more than this is read to time it; the rest is taken as equally fast. Bytes."""
+    """Of a source no more is read to time it (of a hub, 20 s at most); the rest is taken as equally fast. Bytes."""
 
 
 @dataclass

@@ -77,7 +77,7 @@ def run_traced(
     killed = killed_rank(log, returncode, torchrun=True) if returncode else None
     was_asked_for = kill_after_step is not None and killed is not None and killed[1] == signal.SIGKILL
     if returncode != 0 and not was_asked_for:
-        return judge(folder, **ended, torchrun=True), environment
+        return judge_ended(folder, ended, torchrun=True), environment
     if len(traces) < nproc or not all(any(line["event"] == "step" for line in lines) for lines in traces.values()):
         summary = f"the script left a trace of its steps on {len(traces)} of {nproc} ranks"
         failure = Failure(summary, cause=NO_TRACE, log=last_lines(log))

@@ -72,10 +72,10 @@ def run_worker(
         while_running=follower.read_more,
         ask_to_stop=folder.stop.touch if can_save else None,
     )
-    return _judge(folder, ended, torchrun=torchrun), environment
+    return judge_ended(folder, ended, torchrun=torchrun), environment
 
 
-def _judge(folder: PhaseDir, ended: Ended, *, torchrun: bool) -> Outcome:
+def judge_ended(folder: PhaseDir, ended: Ended, *, torchrun: bool) -> Outcome:
     """How it ended; a worker that saved and ended says so itself, whoever told it."""
     interruption = ended["interruption"]
     outcome = judge(
@@ -119,7 +119,7 @@ def run_script(
         while_running=lambda: None,
     )
     if ended["returncode"] != 0:
-        return _judge(folder, ended, torchrun=True), environment
+        return judge_ended(folder, ended, torchrun=True), environment
     meters = folder.read_meters()
     if meters:
         return Outcome("ok", ended["wall_seconds"], result={"meters": meters}), environment

@@ -31,7 +31,8 @@ class Revision:
 
     `kind` says how: `built_in` (pilotkit's version and the kwargs), `content` (files), `hub` (commit) or `code`
     (source of a custom factory). `note` says in words what it covers, or why `locked` is False. `parts` are
-    further things that the same option loads, such as a tokenizer.
+    further things that the same option loads, such as a tokenizer. `num_files` and `num_bytes` are known of files
+    that were read: how they are split into rows follows from them and the configuration.
     """
 
     kind: Kind
@@ -40,6 +41,8 @@ class Revision:
     note: str
     locked: bool
     parts: tuple[Revision, ...] = ()
+    num_files: int | None = None
+    num_bytes: int | None = None
 
 
 def resolve_model(
@@ -99,10 +102,12 @@ def _built_in(name: str, *, factory: str, kwargs: Mapping[str, Any], note: str) 
 def _content(name: str, *, files: list[Path], root: Path, note: str, key: str) -> Revision:
     try:
         digest = digest_files(files, root=root)
+        num_bytes = sum(path.stat().st_size for path in files)
     except OSError as error:
         fix = f"{error.filename}: {error.strerror}"
         raise ConfigError([Problem(key=key, value=name, allowed="files that can be read", fix=fix)]) from error
-    return Revision("content", name, digest, f"{note}, {len(files)} files", True)
+    words = f"{note}, {len(files)} files"
+    return Revision("content", name, digest, words, True, num_files=len(files), num_bytes=num_bytes)
 
 
 def _text(name: str, *, path: Any, kwargs: Mapping[str, Any], launch_dir: Path) -> Revision:

@@ -111,6 +111,7 @@ def _wandb(data: Tracked, folder: Path) -> None:
     for step in steps:
         run.log({name: points[step] for name, points in by_step.items() if step in points}, step=step)
     run.finish()
+    wandb.teardown()  # its own process would stay until we end
 
 
 _WRITERS: dict[str, Callable[[Tracked, Path], None]] = {

@@ -1,6 +1,7 @@
 """Stage `budget`: what does everything around the step cost? A ledger over the records that are there.
 
-Measures what no other stage does: reading a local source, and copying a checkpoint out.
+Measures what no other stage does: bringing model and data in, from a folder or from the hub, and copying a checkpoint
+out.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pilotkit.decide.failures import FailureModel
 from pilotkit.decide.interval import lost_share, young_daly_seconds
 from pilotkit.decide.ledger import Given, Ledger, build_ledger
 from pilotkit.decide.quality import quality_rows
 from pilotkit.errors import OutputError
+from pilotkit.provenance.hub_transfer import time_download
 from pilotkit.records.record import Metrics
 from pilotkit.records.run_dir import RunDir
 from pilotkit.stages.loaders import loader_cores, shared_memory, supply
@@ -24,7 +27,11 @@ from pilotkit.transfer import copy_verified, time_reading
 from pilotkit.units import format_bytes, format_seconds
 
 BUILT_IN = "pilotkit."
-FROM_ELSEWHERE = ("huggingface", "text_folder")
+HUGGING_FACE = "huggingface"
+FROM_ELSEWHERE = (HUGGING_FACE, "text_folder")
+MODEL: Literal["model"] = "model"
+DATASET: Literal["dataset"] = "dataset"
+NO_WEIGHTS = "random"
 
 
 def run(run: Run) -> StageResult:
@@ -92,39 +99,60 @@ def _given(run: Run, metrics: Metrics, notes: list[str]) -> Given:
 
 
 def _read_sources(run: Run, metrics: Metrics, notes: list[str]) -> tuple[float | None, str]:
-    """Seconds to read what lies in local folders, and how that is known; None when a source is somewhere else."""
-    sources, elsewhere = _sources(run)
-    if elsewhere:
+    """Seconds to bring model and data here, and how that is known; None when a source is somewhere else."""
+    limit = run.config.budget.max_read_bytes
+    found, hub_names = [], []
+    try:
+        for source in _sources(run):
+            if source is None:
+                return None, ""
+            if isinstance(source, Path):
+                found.append(time_reading(source, max_bytes=limit))
+            else:
+                hub_names.append(source.name)
+                found.append(
+                    time_download(source.name, revision=source.revision, repo_type=source.kind, max_bytes=limit)
+                )
+    except OSError as error:
+        notes.append(f"{error.filename} cannot be read: {error.strerror or error}")
         return None, ""
-    if not sources:
+    except OutputError as error:
+        notes.append(str(error))
+        return None, ""
+    if not found:
         return 0.0, "nothing to bring: model and data are built in"
-    num_bytes, total_bytes, seconds = 0, 0, 0.0
-    for source in sources:
-        try:
-            found = time_reading(source, max_bytes=run.config.budget.max_read_bytes)
-        except OSError as error:
-            notes.append(f"{source} cannot be read: {error.strerror or error}")
-            return None, ""
-        num_bytes, total_bytes = num_bytes + found.num_bytes, total_bytes + found.total_bytes
-        seconds += found.total_seconds
+    num_bytes, total_bytes = (sum(getattr(one, name) for one in found) for name in ("num_bytes", "total_bytes"))
+    seconds = sum(one.total_seconds for one in found)
     rate = total_bytes / seconds if seconds else 0.0
     metrics.add("measured", source_bytes=total_bytes, source_read_bytes=num_bytes, source_bytes_per_second=rate)
-    return seconds, f"{format_bytes(num_bytes)} of {format_bytes(total_bytes)} read at {format_bytes(rate)}/s"
+    whence = f", from the hub: {', '.join(hub_names)}" if hub_names else ""
+    return seconds, f"{format_bytes(num_bytes)} of {format_bytes(total_bytes)} read at {format_bytes(rate)}/s{whence}"
 
 
-def _sources(run: Run) -> tuple[list[Path], bool]:
-    """Local folders that model and data come from, and whether one of them comes from anywhere else."""
+@dataclass(frozen=True)
+class _HubSource:
+    """A repository of the Hugging Face hub."""
+
+    name: str
+    revision: str | None
+    kind: Literal["model", "dataset"]
+
+
+def _sources(run: Run) -> list[Path | _HubSource | None]:
+    """Where model and data come from, but for what is built in; None is somewhere that nobody named."""
     model, data = run.config.model, run.config.data
-    local: list[Path] = []
-    elsewhere = False
-    for name, factory, path in ((model.name, model.factory, None), (data.name, data.factory, data.path)):
-        place = path or (name if name.startswith(os.sep) else None)
-        built_in = factory.startswith(BUILT_IN) and not any(word in factory for word in FROM_ELSEWHERE)
+    found: list[Path | _HubSource | None] = []
+    for section, kind, path in ((model, MODEL, None), (data, DATASET, data.path)):
+        place = path or (section.name if section.name.startswith(os.sep) else None)
+        from_elsewhere = any(word in section.factory for word in FROM_ELSEWHERE)
         if place is not None and Path(place).exists():
-            local.append(Path(place))
-        elif not built_in:
-            elsewhere = True
-    return local, elsewhere
+            found.append(Path(place))
+        elif section.factory.startswith(BUILT_IN) and HUGGING_FACE in section.factory and path is None:
+            if section.kwargs.get("weights") != NO_WEIGHTS:
+                found.append(_HubSource(section.name, section.revision, kind))
+        elif not section.factory.startswith(BUILT_IN) or from_elsewhere:
+            found.append(None)
+    return found
 
 
 def _copy_out(run: Run, metrics: Metrics, notes: list[str]) -> tuple[float | None, str]:

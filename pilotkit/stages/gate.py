@@ -10,6 +10,7 @@ import dataclasses
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,14 +130,18 @@ def compare_with_file(config: PilotConfig, *, now: Mapping[str, Any]) -> Gate:
 
 
 def refuse_submission(config: PilotConfig, *, launch_dir: Path) -> None:
-    """Before a sweep: raises StageRefused when anything but the configuration, which points vary, has drifted."""
-    if config.lock.mode != "check" or config.stage in UNGATED:
+    """Before a sweep: has anything but the configuration, which points vary, drifted from the committed lock?
+
+    Raises StageRefused in `lock.mode=check`; `warn` tells and goes on. Without a committed lock each job compares.
+    """
+    if config.lock.mode == "write" or config.stage in UNGATED:
         return
     gate = compare_with_file(config, now=current_lock(config, launch_dir=launch_dir))
     drift = tuple(item for item in gate.comparison.drift if not item.field.startswith("config."))
-    if drift:
-        kept = dataclasses.replace(gate, comparison=dataclasses.replace(gate.comparison, drift=drift))
+    kept = dataclasses.replace(gate, comparison=dataclasses.replace(gate.comparison, drift=drift))
+    if drift and config.lock.mode == "check":
         raise StageRefused(f"nothing was submitted: {kept.words()}")
+    pass_gate(kept, mode=config.lock.mode, console=Console(sys.stdout))
 
 
 def pass_gate(gate: Gate, *, mode: str, console: Console) -> None:

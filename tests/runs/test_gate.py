@@ -59,6 +59,12 @@ def test_a_committed_lock_is_held(pilotkit_cli: Any, tmp_path: Path, mine: tuple
     assert "nothing was submitted: 3 fields drifted from lock.pilotkit.yaml: model.revision: " in result.stderr
     assert not list(tmp_path.glob("outputs/*/prove"))
 
+    warned = pilotkit_cli("-m", "stage=budget", "train.seq_len=16,32", *mine[:-1], *LOCK, "lock.mode=warn")
+    assert warned.returncode == 0, warned.stderr
+    told = [line for line in warned.stdout.splitlines() if "drifted from lock.pilotkit.yaml" in line]
+    assert "model.revision: " in told[0]
+    assert "config." not in told[0]  # what points vary is theirs to tell
+
     allow = 'lock.allow=["model.revision: a comment only", "git.*: a comment only"]'
     result = pilotkit_cli("stage=measure", *mine, *CHECK, allow)
     assert result.returncode == 0, result.stderr

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 RunCli = Callable[..., Any]
 
@@ -35,6 +40,70 @@ def test_the_budget_reads_and_copies(pilotkit_cli: RunCli, tmp_path: Path) -> No
     assert lines["copy-out"]["seconds"] == 3 * metrics["copy_out_seconds"]
     assert "the same by SHA-256" in lines["copy-out"]["how"]
     assert list((tmp_path / "away").iterdir()) == []
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers as the hub does for `org/net`, 3 MB of it; yields its address and what was asked."""
+    asked: list[str] = []
+    files = {"model.safetensors": 2_000_000, "config.json": 1_000, "pytorch_model.bin": 999_000}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            file = self.path.rpartition("/")[2]
+            if self.path.startswith("/api/models/org/net/revision/main"):
+                siblings = [{"rfilename": name, "size": size} for name, size in files.items()]
+                body = json.dumps({"id": "org/net", "sha": "a1" * 20, "siblings": siblings}).encode()
+            elif file in files:
+                body = b"0" * files[file]
+            else:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the reader has had enough
+                self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_download_from_the_hub_is_timed(
+    pilotkit_cli: RunCli, tmp_path: Path, hub: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, asked = hub
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    words = ("stage=budget", "model=hf", "model.name=org/net", "data=stdlib", "budget.max_read_bytes=500000")
+    done = pilotkit_cli(*words)
+    assert done.returncode == 0, done.stderr
+    record = _record(tmp_path, "budget")
+    # Weights in their old form are not brought: 2,001,000 bytes, of which the first 500,000 were read.
+    assert record["metrics"]["source_bytes"] == 2_001_000
+    assert record["metrics"]["source_read_bytes"] == 500_000
+    (line,) = [line for line in record["details"]["ledger"] if line["part"] == "download"]
+    assert line["origin"] == "measured"
+    assert line["how"].endswith("from the hub: org/net")
+    assert line["seconds"] == pytest.approx(2_001_000 / record["metrics"]["source_bytes_per_second"])
+    assert [path.rpartition("/")[2] for path in asked if "/resolve/" in path] == ["model.safetensors"]
+    assert f"/resolve/{'a1' * 20}/" in asked[-1]
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert pilotkit_cli(*words).returncode == 0
+    record = _record(tmp_path, "budget")
+    assert "the download of org/net was not timed: HF_HUB_OFFLINE is set" in record["details"]["warnings"]
+    (line,) = [line for line in record["details"]["ledger"] if line["part"] == "download"]
+    assert (line["seconds"], line["origin"]) == (None, "not run")
 
 
 def test_every_reservation_of_a_sweep_is_planned(pilotkit_cli: RunCli, tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def test_stdlib_data_is_the_content_of_its_files(tmp_path: Path) -> None:
     found = data(tmp_path, factory="pilotkit.train.datasets:stdlib", name="stdlib")
     files = stdlib_files()
     note = f"source text of this Python's standard library, {len(files)} files"
-    assert found == Revision("content", "stdlib", digest_files(files, root=stdlib_root()), note, True)
+    assert found == Revision(
+        "content", "stdlib", digest_files(files, root=stdlib_root()), note, True,
+        num_files=len(files), num_bytes=sum(path.stat().st_size for path in files),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("given", ["path", "kwargs"])
@@ -80,7 +83,13 @@ def test_text_folder_is_the_content_of_matching_files(tmp_path: Path, given: str
         kwargs=kwargs,
     )
     assert found == Revision(
-        "content", "d", digest_of([["a.txt", sha("alpha")]]), "content of data.path, 1 files", True
+        "content",
+        "d",
+        digest_of([["a.txt", sha("alpha")]]),
+        "content of data.path, 1 files",
+        True,
+        num_files=1,
+        num_bytes=5,
     )
 
 
@@ -104,7 +113,8 @@ def test_local_model_folder_is_its_content(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{}")
     (folder / ".gitattributes").write_text("x")
     digest = digest_of([["config.json", sha("{}")]])
-    expected = Revision("content", "./my-model", digest, "content of the local folder, 1 files", True)
+    note = "content of the local folder, 1 files"
+    expected = Revision("content", "./my-model", digest, note, True, num_files=1, num_bytes=2)
     assert model(tmp_path, name="./my-model") == expected
     assert model(tmp_path, name="./my-model", revision="main").revision == digest
 
@@ -186,7 +196,8 @@ def test_custom_data_says_that_rows_are_not_covered(tmp_path: Path, custom: str)
 def test_custom_data_with_a_path_covers_the_rows(tmp_path: Path, custom: str) -> None:
     (tmp_path / "rows.bin").write_text("alpha")
     found = data(tmp_path, factory="mine:rows", path="rows.bin")
-    rows = Revision("content", "d", digest_of([["rows.bin", sha("alpha")]]), "content of data.path, 1 files", True)
+    digest = digest_of([["rows.bin", sha("alpha")]])
+    rows = Revision("content", "d", digest, "content of data.path, 1 files", True, num_files=1, num_bytes=5)
     assert (found.revision, found.locked, found.parts) == (custom, True, (rows,))
 
 
