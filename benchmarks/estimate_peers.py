@@ -1,8 +1,8 @@
 """What other estimators say of the same rows, GiB of one device. For `estimate_accuracy.py`.
 
 Each runs where its package is installed (llm-analysis, deepspeed, accelerate; none is a dependency of pilotkit); the
-others are named as absent. llm-analysis is given an accelerator of 10 TB, as it refuses what it believes not to fit, and
-its own name for each policy; DeepSpeed counts states alone; Accelerate counts the whole model for Adam, unsharded.
+others are named as absent. llm-analysis is given an accelerator of 10 TB, as it refuses what it believes not to fit,
+and its own name for each policy; DeepSpeed counts states alone; Accelerate counts the whole model for Adam, unsharded.
 """
 
 from __future__ import annotations
