@@ -1,117 +1,157 @@
-"""Estimated peak memory against published measurements: our misses first, and the states alone beside them.
+"""Estimates against published measurements: memory, with other estimators beside it, and speed. Our misses first.
 
-    python benchmarks/estimate_accuracy.py published_runs.csv
+    python benchmarks/estimate_accuracy.py published_runs.csv [memory|speed]
 
-The table has one row a run: id, model and its sizes (n_layers, d_model, n_heads, n_kv_heads, d_ff, vocab), parallelism,
-precision, optimizer, activation_ckpt, compile, micro_batch, seq_len, and peak_mem with its unit and kind. Rows that
-this script can build are used: untied Llama decoders, eager, on one device, DDP or FSDP. Rows whose configuration is
-partly inferred, or whose checkpointing policy saves other operators than ours (`selective`), are printed apart and stay
-out of the headline. Not part of `make bench`: nothing is measured here.
+`published.py` says which rows can be built here and what their columns are; rows whose configuration is partly inferred
+are printed apart and stay out of the headline, as do published failures, which only a verdict can be checked on. FSDP1
+rows are estimated as `fully_shard`. Speed: with the starting efficiencies, and with those that all other sources of
+the same device give (a row is never calibrated by its own source). Not part of `make bench`: nothing is measured here.
 """
 
 from __future__ import annotations
 
-import csv
 import statistics
 import sys
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from estimate_peers import absent, peers
 from machine import describe
+from published import Published, read
 
-from pilotkit.estimate.predict import predict
-from pilotkit.estimate.workload import ADAMW, Workload
-from pilotkit.train.models import llama
-from pilotkit.train.precision import PrecisionPolicy
+from pilotkit.decide.calibration import MeasuredRun, calibrate
+from pilotkit.decide.step_time import Efficiency, Rates, StepTime, estimate_step_time
+from pilotkit.estimate.predict import Prediction, predict, work_of
 from pilotkit.units import GIB
 
-MIXED = PrecisionPolicy(param_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32")
-PURE = PrecisionPolicy(param_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16")
-UNSURE = ("default", "assumed", "inferred", "not restated")
-Row = Mapping[str, str]
+# Starting values of estimate.*_efficiency.
+EFFICIENCY = Efficiency(matmul=0.55, attention=0.25, elementwise=0.77, link=0.7)
+# Dense bf16 peak, memory and link bandwidth; between nodes 200 Gbit/s a device is assumed, as no row states it.
+DEVICES = {
+    "A100 SXM 80GB": Rates(312e12, 2.039e12, 300e9, 5e-6),
+    "A100 80GB": Rates(312e12, 2.039e12, 300e9, 5e-6),
+    "A100 SXM4 40GB": Rates(312e12, 1.555e12, 300e9, 5e-6),
+    "H100 SXM 96GB": Rates(989e12, 2.4e12, 450e9, 5e-6),
+}
+NETWORK = 25e9
+NUM_PER_NODE = 8
 
 
-def main(path: str) -> None:
+def main(path: str, *questions: str) -> None:
     print(describe("torch", "pilotkit"))
-    with open(path, encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if is_usable(row)]
-    found = [(*judge(row), row) for row in rows]
-    for title, sure in (("Fully specified", True), ("Partly inferred, or another checkpointing policy", False)):
-        part = sorted(
-            (item for item in found if is_sure(item[3]) == sure), key=lambda item: -abs(item[0] / item[1] - 1)
+    if absent():
+        print(f"absent, not compared: {', '.join(absent())}")
+    rows = read(path)
+    asked = questions or ("memory", "speed")
+    if "speed" not in asked:
+        rows = [row for row in rows if row.memory or row.out_of_memory]
+    found = []
+    for row in rows:
+        batch, seq_len = row.shape
+        found.append((row, predict(row.workload(), micro_batch_size=batch, seq_len=seq_len)))
+    if "memory" in asked:
+        tell_memory([item for item in found if item[0].memory and item[0].is_sure], "Memory, fully specified")
+        tell_memory([item for item in found if item[0].memory and not item[0].is_sure], "Memory, partly inferred")
+        tell_verdicts([item for item in found if item[0].out_of_memory])
+    if "speed" in asked:
+        tell_speed([item for item in found if item[0].tokens_per_second])
+
+
+def tell_memory(found: Sequence[tuple[Published, Prediction]], title: str) -> None:
+    lines = []
+    for row, prediction in found:
+        assert row.memory is not None
+        measured, kind = row.memory
+        estimated = held(prediction, kind)
+        with torch.device("meta"):
+            model = row.workload().build_model()
+        lines.append((estimated / measured - 1, row, kind, measured, estimated, peers(row, model)))
+    lines.sort(key=lambda line: -abs(line[0]))
+    print(f"\n{title}: {len(lines)} rows")
+    for error, row, kind, measured, estimated, others in lines:
+        beside = "  ".join(f"{name} {100 * (value / measured - 1):+.0f} %" for name, value in others.items())
+        print(
+            f"{words(row)} {kind:<9} {measured:6.2f} GiB, estimated {estimated:6.2f} {100 * error:+5.1f} %   {beside}"
         )
-        print(f"\n{title}: {len(part)} rows")
-        for predicted, measured, static, row in part:
-            print(
-                f"{row['id']:<14}{row['model']:<16}{row['parallelism']:<12.12}{row['activation_ckpt']:<15}"
-                f"B={row['micro_batch']:<3}S={row['seq_len']:<6}measured {measured:6.2f} GiB  "
-                f"estimated {predicted:6.2f} GiB {100 * (predicted / measured - 1):+6.1f} %  "
-                f"states alone {static:6.2f} GiB {100 * (static / measured - 1):+6.1f} %"
-            )
-        if part:
-            errors = [abs(item[0] / item[1] - 1) for item in part]
-            print(f"median {100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} %")
+    _tell_errors("ours", [line[0] for line in lines])
+    for name in ("llm-analysis", "DeepSpeed", "Accelerate"):
+        _tell_errors(name, [line[5][name] / line[3] - 1 for line in lines if name in line[5]])
 
 
-def is_usable(row: Row) -> bool:
-    try:
-        float(row["peak_mem"]), int(row["micro_batch"]), int(row["seq_len"]), int(row["d_ff"])
-    except ValueError:
-        return False
-    plain = (
-        row["parallelism"].split()[0] in ("single", "DDP", "FSDP2", "FSDP", "FSDP1") and "+" not in row["parallelism"]
+def held(prediction: Prediction, kind: str) -> float:
+    """GiB of what the row reports; published reserved figures come from expandable segments."""
+    return (prediction.expandable.peak_reserved_bytes if kind == "reserved" else prediction.peak_allocated_bytes) / GIB
+
+
+def tell_verdicts(found: Sequence[tuple[Published, Prediction]]) -> None:
+    """Published failures: 79.1 GiB of an A100, 95 GiB of that H100."""
+    print(f"\nPublished as out of memory: {len(found)} rows")
+    for row, prediction in found:
+        limit = 95.0 if row.row["gpu"].startswith("H100") else 39.4 if "40GB" in row.row["gpu"] else 79.1
+        needed = prediction.expandable.peak_reserved_bytes / GIB
+        print(f"{words(row)} estimated {needed:6.2f} GiB of {limit}: {'fits' if needed < limit else 'does not fit'}")
+
+
+def tell_speed(found: Sequence[tuple[Published, Prediction]]) -> None:
+    lines: list[tuple[Published, StepTime, float, str]] = []
+    for row, prediction in found:
+        device = next((name for name in DEVICES if row.row["gpu"].startswith(name)), None)
+        if device is None or row.tokens_per_second is None:
+            continue
+        batch, seq_len = row.shape
+        lines.append((row, _time(row, prediction, DEVICES[device]), batch * seq_len / row.tokens_per_second, device))
+    default = [time.step_seconds / seconds - 1 for _, time, seconds, _ in lines]
+    print(f"\nSpeed: {len(lines)} rows, time of a step")
+    calibrated: list[float] = []
+    order = sorted(range(len(lines)), key=lambda number: -abs(default[number]))
+    for number in order:
+        row, time, seconds, device = lines[number]
+        source = row.row["source_locator"]
+        others = [
+            MeasuredRun(other.row["id"], raw, true, None, None, None)
+            for other, raw, true, where in lines
+            if where.split()[0] == device.split()[0] and other.row["source_locator"] != source
+        ]
+        text = "no calibration: fewer than three rows of other sources"
+        if len(others) >= 3:
+            error = calibrate(others).step(time).step_seconds / seconds - 1
+            calibrated.append(error)
+            text = f"calibrated by {len(others)} rows of other sources {100 * error:+.1f} %"
+        guess = f"estimated {time.step_seconds:6.2f} {100 * default[number]:+5.1f} %"
+        print(f"{words(row)} {seconds:6.2f} s, {guess}   {text}")
+    _tell_errors("starting efficiencies", default)
+    _tell_errors("calibrated, held-out sources", calibrated)
+
+
+def _time(row: Published, prediction: Prediction, rates: Rates) -> StepTime:
+    crosses = row.num_devices > NUM_PER_NODE
+    slowest = Rates(rates.peak_flops, rates.memory_bandwidth, NETWORK if crosses else rates.link_bandwidth, 5e-6)
+    return estimate_step_time(
+        work_of(prediction.trace),
+        rates=slowest,
+        gradient_bytes=prediction.static.get("buckets", 0),
+        dp_replicate=row.num_devices,
+        efficiency=EFFICIENCY,
     )
-    return (
-        plain
-        and "llama" in row["model"].lower()
-        and row["tied_embeddings"] == "no"
-        and row["compile"] == "eager"
-        and row["tp"] in ("", "1")
-        and row["activation_ckpt"] in ("none", "full", "selective (op)")
-        and row["optimizer"].split()[0] == "AdamW"
-        and ("bf16" in row["precision"] and "float8" not in row["precision"])
-    )
 
 
-def is_sure(row: Row) -> bool:
-    return row["activation_ckpt"] != "selective (op)" and not any(word in row["notes"].lower() for word in UNSURE)
+def words(row: Published) -> str:
+    values: dict[str, Any] = dict(row.row)
+    batch, seq_len = row.shape
+    name = f"{values['model'][:14]}, {values['parallelism'].split()[0]} {row.num_devices}, {values['activation_ckpt']}"
+    return f"{values['id']:<14}{name:<44}{batch:>3} x {seq_len:<6}"
 
 
-def judge(row: Row) -> tuple[float, float, float]:
-    """Estimated, measured, and the sharded weights, gradients and Adam's moments alone; GiB."""
-    fsdp = row["parallelism"].startswith("FSDP")
-    ddp = row["parallelism"].startswith("DDP")
-    workload = Workload(
-        partial(
-            llama.build,
-            vocab_size=int(row["vocab"]),
-            num_layers=int(row["n_layers"]),
-            num_heads=int(row["n_heads"]),
-            num_kv_heads=int(row["n_kv_heads"]),
-            hidden_size=int(row["d_model"]),
-            ffn_size=int(row["d_ff"]),
-            max_seq_len=1 << 17,
-            rope_theta=5e5,
-        ),
-        lambda seq_len: dict.fromkeys(("input_ids", "labels"), torch.zeros(seq_len, dtype=torch.int64)),
-        strategy="fsdp" if fsdp else "ddp" if ddp else "single",
-        dp_shard=int(row["shard_degree"]) if fsdp else 1,
-        dp_replicate=int(row["n_gpus"]) if ddp else 1,
-        precision=PURE if row["param_dtype"].startswith("bf16") else MIXED,
-        activation_checkpointing=row["activation_ckpt"].removesuffix(" (op)"),
-        optimizer={**ADAMW, "implementation": "fused" if "fused" in row["optimizer"] else "foreach"},
-        device_type="cuda",
-        num_eval_batches=0,
-    )
-    found = predict(workload, micro_batch_size=int(row["micro_batch"]), seq_len=int(row["seq_len"]))
-    is_reserved = "reserved" in row["peak_mem_kind"]
-    predicted = found.expandable.peak_reserved_bytes if is_reserved else found.peak_allocated_bytes
-    element = 2 if workload.precision is PURE else 4
-    static = 4 * element * found.num_params / (workload.dp_shard if fsdp else 1)
-    measured = float(row["peak_mem"]) * (1e9 if row["peak_mem_unit"].startswith("GB (") else GIB)
-    return predicted / GIB, measured / GIB, static / GIB
+def _tell_errors(name: str, errors: Sequence[float]) -> None:
+    if errors:
+        sizes = [abs(error) for error in errors]
+        within: Callable[[float], int] = lambda limit: sum(size <= limit for size in sizes)  # noqa: E731
+        print(
+            f"{name}: median {100 * statistics.median(sizes):.1f} %, worst {100 * max(sizes):.1f} % "
+            f"({within(0.03)} of {len(sizes)} within 3 %, {within(0.10)} within 10 %)"
+        )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -44,6 +44,9 @@ class EstimateOptions:
     workspace_bytes: int = option(67108864, ge=0)
     """Workspaces of the matrix library, bytes: 8 buffers of 4 MiB (CUBLAS_WORKSPACE_CONFIG=:4096:8, which the worker
     sets) for each of the two threads, forward's and backward's."""
+    fallback: str = option("none", choices=("none", "analytic"))
+    """What is done with a model that can be built and not traced: `none` refuses it with the reason, `analytic` counts
+    its states and guesses its activations, marked as that."""
     calibrate: bool = True
     """Correct the estimate by what was measured (`measure`, `pilot`, `measured_csv`) on this hardware, or carried over
     from another accelerator; the history is kept in `<output_dir>/calibration`. False: nothing is read or corrected."""

@@ -15,7 +15,8 @@ from pilotkit.estimate.allocator import Replayed, replay
 from pilotkit.estimate.depth import UNITS, NotRepeating, expand, growth_outside, rebuild
 from pilotkit.estimate.events import Trace
 from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
-from pilotkit.estimate.trace import FakeModel, trace_fake
+from pilotkit.estimate.model import FakeModel
+from pilotkit.estimate.trace import trace_fake
 from pilotkit.estimate.workload import Workload
 
 NOT_TRACED = (

@@ -19,6 +19,9 @@ _CAUSES = (DataDependentOutputException, DynamicOutputShapeException, ReadsAValu
 _NO_KERNEL_WORDS = ("no fake impl", "no meta kernel", "meta kernel", "There was no fake", "NotImplementedError")
 
 
+A_STEP = "a step"
+
+
 class EstimateError(PilotkitError):
     """The model cannot be traced without running it; says which part, and what to pass or register."""
 
@@ -31,7 +34,8 @@ def explained(doing: str) -> Iterator[None]:
     except PilotkitError:
         raise
     except Exception as error:
-        raise EstimateError(_words(error, doing=doing)) from error
+        hint = "; estimate.fallback=analytic counts what can be counted" if doing == A_STEP else ""
+        raise EstimateError(_words(error, doing=doing) + hint) from error
 
 
 def _words(error: BaseException, *, doing: str) -> str:

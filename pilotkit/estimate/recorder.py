@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pilotkit.estimate.costs import collective_of, operator_of
 from pilotkit.estimate.events import NO_BLOCK, Event, Trace
 from pilotkit.estimate.kernels import corrected
+from pilotkit.estimate.watching import Watch, plain_parts, quiet_propagation, returned, watch_streams
 from pilotkit.meter.memory import watch_resize
 
-META = torch.device("meta")
 NO_KERNEL = frozenset({"prim", "profiler"})
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -94,8 +92,8 @@ class Recorder:
         ]
 
     def __enter__(self) -> Recorder:
-        watch = _Watch(self._see_operator)
-        self._entered = [watch_resize(self._resized), _watch_streams(self), _quiet_propagation(self), watch]
+        watch = Watch(self._see_operator)
+        self._entered = [watch_resize(self._resized), watch_streams(self), quiet_propagation(self.paused), watch]
         for context in self._entered:
             context.__enter__()
         self._is_open = True
@@ -218,94 +216,3 @@ class Recorder:
     def _forget(self, key: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
         self._release(key)
         del self._sizes[key], self._numbers[key], self._references[key]
-
-
-class _Watch(TorchDispatchMode):
-    """Hands every operator to `see`, which runs it. A base class because torch asks for one."""
-
-    def __init__(self, see: Callable[[Any, Any, Any], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's class has no types
-        self._see = see
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            # Half of all calls, and no kernel: answered as FakeTensorMode would, without the way through it.
-            fake = args[0]
-            return META if fake.fake_mode.in_kernel_invocation else fake.fake_device
-        # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented
-        return self._see(func, args, kwargs or {})
-
-
-@contextmanager
-def _watch_streams(recorder: Recorder) -> Iterator[None]:
-    """FSDP allocates on streams of its own, which share no free memory; on the processor they are stubs."""
-    numbers = {id(torch.cpu.current_stream()): 0}
-    original = torch.cpu.stream
-
-    @contextmanager
-    def stream(entered: Any) -> Iterator[None]:
-        before = recorder.stream
-        recorder.stream = numbers.setdefault(id(entered), len(numbers) + 1) if entered is not None else 0
-        try:
-            yield
-        finally:
-            recorder.stream = before
-
-    processor: Any = torch.cpu
-    processor.stream = stream
-    try:
-        yield
-    finally:
-        processor.stream = original
-
-
-@contextmanager
-def _quiet_propagation(recorder: Recorder) -> Iterator[None]:
-    """DTensor finds out shapes by running operators on fake tensors of the global shape, in the fake mode that is
-    already there: they are no memory of any rank."""
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    propagator: Any = ShardingPropagator
-    names = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached")
-    originals = {name: getattr(propagator, name) for name in names if hasattr(propagator, name)}
-
-    def quiet(original: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with recorder.paused():
-                return original(*args, **kwargs)
-
-        return run
-
-    for name, original in originals.items():
-        setattr(propagator, name, quiet(original))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(propagator, name, original)
-
-
-def returned(result: Any) -> Iterator[Tensor]:
-    """Tensors in what an operator returned: one, a list, a list of lists, or none."""
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, (tuple, list)):
-        for item in result:
-            yield from returned(item)
-
-
-def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors with a storage that `tensor` consists of: itself, or the parts of a wrapper (DTensor)."""
-    if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            part = getattr(tensor, name)
-            if isinstance(part, Tensor):
-                yield from plain_parts(part)
-    elif tensor.layout is torch.strided:
-        yield tensor
-    elif tensor.layout is torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())

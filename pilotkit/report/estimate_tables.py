@@ -23,6 +23,8 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for name, justify in (("estimated", "left"), ("value", "right"), ("note", "left")):
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    if details.get("method") == "analytic":
+        table.add_row("method", "analytic", Text("not traced: states counted, activations by a rule of thumb"))
     for peak in details["peaks"]:
         note = f"{peak['where']}: {kinds_words(peak['kinds'])}"
         table.add_row(f"peak allocated, {peak['step']}", format_bytes(peak["peak_bytes"]), Text(note))

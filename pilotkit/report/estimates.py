@@ -85,7 +85,8 @@ def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[st
     if "device_used_bytes" not in metrics:
         return set()
     href = record_href(record, page_dir=page_dir)
-    section.lead = "Calculated, not run" + (f"; {details['calibration']}." if details.get("calibration") else ".")
+    traced = "Counted by a rule of thumb, not traced and not run" if details.get("method") else "Calculated, not run"
+    section.lead = traced + (f"; {details['calibration']}." if details.get("calibration") else ".")
     bar = plots.memory_bar(
         allocated=metrics["peak_allocated_bytes"],
         limit=metrics["memory_limit_bytes"],

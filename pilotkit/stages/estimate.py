@@ -18,10 +18,12 @@ from pilotkit.launch.outcome import Outcome
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.report.estimate_tables import answer_tables, comparison_table, estimate_table, grid_table
-from pilotkit.stages.calibrating import comparison_rows, learn, overhead_for
+from pilotkit.stages.calibrating import History, comparison_rows, learn, overhead_for
 from pilotkit.stages.judging import Judge
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
+
+ANALYTIC = "analytic"
 
 
 def run(run: Run) -> StageResult:
@@ -32,6 +34,8 @@ def run(run: Run) -> StageResult:
     if outcome.status != "ok":
         return _explained(run, outcome)
     result = outcome.result
+    if result["details"].get("method") == ANALYTIC:
+        judge = Judge(run, History(notes=judge.history.notes))  # corrections are those of traces
     metrics, details, fit = _own_shape(run, judge, result)
     if "grid" in result:
         details["grid"] = _judged_grid(judge, result["grid"])
@@ -93,6 +97,7 @@ def _own_shape(run: Run, judge: Judge, result: Mapping[str, Any]) -> tuple[Metri
         _add_time(run, judge, metrics, time)
     else:
         warnings.append(f"no step time: {time}")
+    analytic = result["details"].get("method") == ANALYTIC
     details: dict[str, Any] = {
         "step_parts": time.parts if isinstance(time, StepTime) else {},
         **{name: value for name, value in result["details"].items() if name != "notes"},
@@ -100,7 +105,7 @@ def _own_shape(run: Run, judge: Judge, result: Mapping[str, Any]) -> tuple[Metri
             {**line, "num_bytes": calibration.overhead(int(str(line["num_bytes"])))} for line in overhead.lines
         ],
         "fits": fit.fits,
-        "calibration": calibration.words(calibration.time),
+        "calibration": ", ".join([*([ANALYTIC] if analytic else []), calibration.words(calibration.time)]),
         "memory_calibration": calibration.words(calibration.memory),
         "step_band": calibration.time.band if calibration.time is not None else None,
         "threads": run.threads,

@@ -56,7 +56,75 @@ def test_a_model_that_branches_on_values_is_refused_in_one_message(
     assert result.returncode == 1
     assert "needs the values of tensors" in result.stderr
     assert "Traceback" not in result.stdout + result.stderr
+    assert "estimate.fallback=analytic" in result.stderr
     assert _record(tmp_path)["status"] == "refused"
+
+
+def test_a_model_that_cannot_be_traced_is_counted_where_that_is_asked_for(
+    pilotkit_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(100, 100, bias=False)\n"
+        "    def forward(self, input_ids, labels):\n"
+        "        return input_ids.nonzero()\n"
+        "build = Model\n",
+        encoding="utf-8",
+    )
+    result = pilotkit_cli(
+        *FSDP,
+        "model=custom",
+        "model.factory=mine:build",
+        "estimate.fallback=analytic",
+        "parallelism.nproc_per_node=8",
+        env={"PYTHONPATH": _path(tmp_path)},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    record = _record(tmp_path)
+    assert record["details"]["method"] == "analytic"
+    assert record["details"]["calibration"] == "analytic, uncalibrated"
+    # 10,000 weights of 4 bytes over 8 devices, and two moments of each
+    assert record["metrics"]["parameters_bytes"] == 5000
+    assert record["metrics"]["optimizer_state_bytes"] == 10000
+    assert any("not traced: a step needs the values" in text for text in record["details"]["warnings"])
+    assert "rule of thumb" in result.stdout
+
+
+def test_measured_runs_correct_the_next_estimate(pilotkit_cli: Callable[..., Any], tmp_path: Path) -> None:
+    """One real measurement and two rows of a table are traced, kept, and used for a shape that none of them is."""
+    model = ("hardware=cpu", "parallelism=single", "parallelism.nproc_per_node=1", "model=gpt_tiny", "output_dir=out")
+    shape = ("train.micro_batch_size=1", "train.seq_len=32")
+    measured = pilotkit_cli("stage=measure", *model, *shape, "measure.num_measured_steps=3", timeout=280)
+    assert measured.returncode == 0, measured.stdout + measured.stderr
+    (tmp_path / "mine.csv").write_text("micro_batch_size,seq_len,step_seconds\n2,32,5\n2,64,10\n", encoding="utf-8")
+    result = pilotkit_cli(
+        *("stage=estimate", *model, "train.micro_batch_size=2", "train.seq_len=128", "estimate.measured_csv=mine.csv"),
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    record = _record(tmp_path)
+    rows = record["details"]["compared"]
+    assert {row["shape"] for row in rows} == {"single, 2 x 32", "single, 2 x 64", "single, 1 x 32"}
+    # What the meter counted on the processor is what the trace says, to the byte.
+    (real,) = (row for row in rows if row["source"].startswith("measure"))
+    assert real["allocated_measured_bytes"] == real["allocated_estimated_bytes"]
+    assert record["details"]["memory_calibration"] == "calibrated by 1 run, within 5 % (band assumed)"
+    assert record["metrics"]["traced_peak_allocated_bytes"] == record["metrics"]["peak_allocated_bytes"]
+    assert record["details"]["calibration"].startswith("calibrated by 3 runs, within ")
+    assert all(row["held_out_error"] is not None for row in rows)
+    low, step, high = (record["metrics"][f"step_{name}"] for name in ("low_seconds", "seconds", "high_seconds"))
+    assert low < step < high
+    assert len(list(tmp_path.glob("out/calibration/cpu/gpt/*.json"))) == 3
+
+
+def test_a_table_that_cannot_be_read_is_told_with_its_row(pilotkit_cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("seq_len,step_seconds\n128,fast\n", encoding="utf-8")
+    result = pilotkit_cli("stage=estimate", "output_dir=out", "estimate.measured_csv=mine.csv")
+    assert result.returncode == 2
+    assert "row 1: step_seconds=fast is not a number above 0" in result.stderr
 
 
 def _path(folder: Path) -> str:

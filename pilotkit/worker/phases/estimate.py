@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from pilotkit.config.schema import PilotConfig
+from pilotkit.estimate.analytic import analytic
 from pilotkit.estimate.grid import Grid, NotAffine, fit
 from pilotkit.estimate.inverse import device_counts, held_of, largest_micro_batch, longest_sequence
 from pilotkit.estimate.predict import Estimator
@@ -30,7 +31,8 @@ HUGGINGFACE = "pilotkit.train.models.huggingface:build"
 def estimate(session: Session) -> dict[str, Any]:
     """Predict the run's own shape, and answer what else is asked: the grid, what fits, other numbers of devices.
 
-    Raises EstimateError for a model that cannot be traced.
+    A model that cannot be traced raises EstimateError, or where `estimate.fallback` says so is counted, its own shape
+    alone.
     """
     train, options = session.config.train, session.config.estimate
     if session.config.precision.float8 != "none":
@@ -42,7 +44,13 @@ def estimate(session: Session) -> dict[str, Any]:
     gc.freeze()  # a trace collects garbage before it starts: what was imported need not be searched each time
     session.progress(0, 2, label="estimate")
     estimator = Estimator(workload_of(session))
-    result = estimator.predict(micro_batch_size=train.micro_batch_size, seq_len=train.seq_len).to_dict()
+    shape = {"micro_batch_size": train.micro_batch_size, "seq_len": train.seq_len}
+    try:
+        result = estimator.predict(**shape).to_dict()
+    except EstimateError as error:
+        if options.fallback != "analytic":
+            raise
+        return analytic(estimator.source, reason=str(error), **shape)
     session.progress(1, 2, label="estimate")
     inverse = options.largest_micro_batch or options.longest_sequence
     if options.micro_batch_sizes or options.seq_lens or inverse:

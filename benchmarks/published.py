@@ -1,0 +1,162 @@
+"""Rows of a table of published runs: which can be built here, how surely, and the workload of each. For
+`estimate_accuracy.py`.
+
+One row a run: id, source_locator, date, model and its sizes (n_layers, d_model, n_heads, n_kv_heads, d_ff, vocab,
+tied_embeddings), gpu, n_gpus, parallelism, shard_degree, param_dtype, precision, optimizer, activation_ckpt, compile,
+micro_batch, seq_len, tokens_per_s_per_gpu, peak_mem with its unit and kind, notes.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilotkit.estimate.workload import ADAMW, Workload
+from pilotkit.train.models import llama
+from pilotkit.train.precision import PrecisionPolicy
+from pilotkit.units import GIB
+
+Row = Mapping[str, str]
+MIXED = PrecisionPolicy(param_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32")
+PURE = PrecisionPolicy(param_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16")
+# Words of the table's notes for a configuration that its source does not state in full.
+UNSURE = ("default", "assumed", "inferred", "not restated", "presumed")
+CHECKPOINTING = {
+    "none": ("none", 1),
+    "full": ("full", 1),
+    # torchtitan's policy keeps every second matrix product and the attention.
+    "selective (op)": ("selective", 2),
+    "selective (SAC)": ("selective", 2),
+}
+PARALLELISM = ("single", "DDP", "FSDP", "FSDP1", "FSDP2")
+# torchtitan's loop kept the float32 logits alive during backward until this month (its train.py, `del pred`).
+KEPT_LOGITS_UNTIL = "2024-06-30"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row that can be built. `memory` is GiB and its kind (allocated or reserved), None where none is given."""
+
+    row: Row
+    is_sure: bool
+    memory: tuple[float, str] | None
+    out_of_memory: bool
+    tokens_per_second: float | None
+    """Of one device."""
+
+    @property
+    def strategy(self) -> str:
+        name = self.row["parallelism"].split()[0]
+        return "fsdp" if name.startswith("FSDP") else name.lower()
+
+    @property
+    def num_devices(self) -> int:
+        return int(self.row["n_gpus"] or self.row["shard_degree"] or 1)
+
+    @property
+    def keeps_logits(self) -> bool:
+        return "torchtitan" in self.row["source"] and self.row["date"][:7] <= KEPT_LOGITS_UNTIL[:7]
+
+    @property
+    def is_pure(self) -> bool:
+        return self.row["param_dtype"].startswith("bf16")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.row["micro_batch"]), int(self.row["seq_len"])
+
+    def workload(self) -> Workload:
+        """The run as it is traced."""
+        row = self.row
+        sizes = {
+            "vocab_size": int(row["vocab"]),
+            "num_layers": int(row["n_layers"]),
+            "num_heads": int(row["n_heads"]),
+            "num_kv_heads": int(row["n_kv_heads"]),
+            "hidden_size": int(row["d_model"]),
+            "ffn_size": int(row["d_ff"]),
+            "max_seq_len": 1 << 17,
+            "rope_theta": 5e5,
+        }
+        mode, keep_every = CHECKPOINTING[row["activation_ckpt"]]
+        return Workload(
+            partial(_build, sizes, tied=row["tied_embeddings"] == "yes", keeps_logits=self.keeps_logits),
+            lambda seq_len: dict.fromkeys(("input_ids", "labels"), torch.zeros(seq_len, dtype=torch.int64)),
+            strategy=self.strategy,
+            dp_shard=self.num_devices if self.strategy == "fsdp" else 1,
+            dp_replicate=self.num_devices if self.strategy == "ddp" else 1,
+            precision=PURE if self.is_pure else MIXED,
+            activation_checkpointing=mode,
+            keep_every=keep_every,
+            optimizer={**ADAMW, "implementation": "fused" if "(fused" in row["optimizer"] else "foreach"},
+            device_type="cuda",
+            num_eval_batches=0,
+        )
+
+
+def _build(sizes: Mapping[str, Any], *, tied: bool, keeps_logits: bool) -> nn.Module:
+    model: Any = llama.build(**sizes)
+    if tied:
+        model.lm_head.weight = model.token_embedding.weight
+    if keeps_logits:
+        model.lm_head.register_forward_hook(_keep)
+    return model
+
+
+def _keep(module: Any, _args: Any, output: torch.Tensor) -> torch.Tensor:
+    """A loop whose variable holds the float32 logits until the next step."""
+    module.held = output.float()
+    return module.held
+
+
+def read(path: str) -> list[Published]:
+    """The rows that can be built, in the order of the table."""
+    with open(path, encoding="utf-8") as stream:
+        return [found for row in csv.DictReader(stream) if (found := _published(row)) is not None]
+
+
+def _published(row: Row) -> Published | None:
+    try:
+        sizes = [int(row[name]) for name in ("micro_batch", "seq_len", "d_ff", "n_layers", "n_heads", "n_kv_heads")]
+    except ValueError:
+        return None
+    buildable = (
+        min(sizes) > 0
+        and "llama" in row["model"].lower()
+        and "+" not in row["parallelism"]
+        and row["parallelism"].split()[0] in PARALLELISM
+        and row["compile"] == "eager"
+        and row["activation_ckpt"] in CHECKPOINTING
+        and row["optimizer"].split()[0] == "AdamW"
+        and "bf16" in row["precision"]
+        and not re.search("float8|FP8|NF4|nf4|QLoRA|LoRA", row["precision"] + row["notes"])
+        and "offload" not in row["activation_ckpt"]
+    )
+    if not buildable:
+        return None
+    sure = not any(word in row["notes"].lower() for word in UNSURE)
+    rate = re.fullmatch(r"\d+(\.\d+)?", row["tokens_per_s_per_gpu"] or "")
+    memory = _memory(row)
+    oom = row["peak_mem"] == "OOM"
+    if memory is None and not oom and not rate:
+        return None
+    return Published(row, sure, memory, oom, float(rate[0]) if rate else None)
+
+
+def _memory(row: Row) -> tuple[float, str] | None:
+    percent = re.match(r"([\d.]+)% active / [\d.]+% reserved", row["peak_mem"])
+    if percent:  # what is active is what tensors hold
+        return float(percent[1]) / 100 * float(row["peak_mem_unit"].split()[2]), "allocated"
+    try:
+        value = float(row["peak_mem"])
+    except ValueError:
+        return None
+    factor = 1e9 / GIB if row["peak_mem_unit"].startswith("GB") else 1.0
+    return value * factor, "reserved" if "reserved" in row["peak_mem_kind"] else "allocated"

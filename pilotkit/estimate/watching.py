@@ -1,0 +1,114 @@
+"""Where a trace looks into torch: every operator, the streams of FSDP, and what DTensor does for itself alone.
+
+Entered by `recorder`, each a context that puts back what it replaced. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+META = torch.device("meta")
+
+
+class HasStream(Protocol):
+    """Who is told the number of the stream that is entered; 0 is the main one."""
+
+    stream: int
+
+
+class Watch(TorchDispatchMode):
+    """Hands every operator to `see`, which runs it. A base class because torch asks for one."""
+
+    def __init__(self, see: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's class has no types
+        self._see = see
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            # Half of all calls, and no kernel: answered as FakeTensorMode would, without the way through it.
+            fake = args[0]
+            return META if fake.fake_mode.in_kernel_invocation else fake.fake_device
+        # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented
+        return self._see(func, args, kwargs or {})
+
+
+@contextmanager
+def watch_streams(holder: HasStream) -> Iterator[None]:
+    """FSDP allocates on streams of its own, which share no free memory; on the processor they are stubs."""
+    numbers = {id(torch.cpu.current_stream()): 0}
+    original = torch.cpu.stream
+
+    @contextmanager
+    def stream(entered: Any) -> Iterator[None]:
+        before = holder.stream
+        holder.stream = numbers.setdefault(id(entered), len(numbers) + 1) if entered is not None else 0
+        try:
+            yield
+        finally:
+            holder.stream = before
+
+    processor: Any = torch.cpu
+    processor.stream = stream
+    try:
+        yield
+    finally:
+        processor.stream = original
+
+
+@contextmanager
+def quiet_propagation(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """DTensor finds out shapes by running operators on fake tensors of the global shape, in the fake mode that is
+    already there: they are no memory of any rank."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    propagator: Any = ShardingPropagator
+    names = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached")
+    originals = {name: getattr(propagator, name) for name in names if hasattr(propagator, name)}
+
+    def quiet(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with paused():
+                return original(*args, **kwargs)
+
+        return run
+
+    for name, original in originals.items():
+        setattr(propagator, name, quiet(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(propagator, name, original)
+
+
+def returned(result: Any) -> Iterator[Tensor]:
+    """Tensors in what an operator returned: one, a list, a list of lists, or none."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for item in result:
+            yield from returned(item)
+
+
+def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors with a storage that `tensor` consists of: itself, or the parts of a wrapper (DTensor)."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            part = getattr(tensor, name)
+            if isinstance(part, Tensor):
+                yield from plain_parts(part)
+    elif tensor.layout is torch.strided:
+        yield tensor
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
