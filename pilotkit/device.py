@@ -60,6 +60,14 @@ class Device(Protocol):
     def float8_problem(self) -> str:
         """Why this device has no float8 matrix products; empty where it has."""
 
+    @property
+    def vendor(self) -> DeviceType:
+        """Whose library knows more about it."""
+
+    @property
+    def pci_address(self) -> str | None:
+        """As the vendors' libraries name it, `0000:3b:00.0`; None where there is none, or torch does not tell."""
+
     def synchronize(self) -> None:
         """Wait until everything that was launched is done."""
 
@@ -78,6 +86,8 @@ class CpuDevice:
     torch_device: torch.device
     backend: str = "gloo"
     float8_problem: str = "a processor has no float8 matrix products"
+    vendor: DeviceType = "cpu"
+    pci_address: str | None = None
 
     def synchronize(self) -> None:
         return None
@@ -103,6 +113,17 @@ class AcceleratorDevice:
         capability = (properties.major, properties.minor)
         arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0] if torch.version.hip else ""
         return _float8_problem(capability=capability, arch=arch)
+
+    @property
+    def vendor(self) -> DeviceType:
+        return "rocm" if torch.version.hip else "cuda"
+
+    @property
+    def pci_address(self) -> str | None:
+        found: Any = torch.cuda.get_device_properties(self.torch_device)
+        if not hasattr(found, "pci_bus_id"):  # a torch that does not tell
+            return None
+        return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch_device)

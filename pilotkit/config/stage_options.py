@@ -112,6 +112,9 @@ class PilotOptions:
     What `pilotkit.meter.StepMeter` or one of its callbacks measures in it becomes the record."""
     args: List[str] = field(default_factory=list)
     """Arguments of the script, handed on as they are."""
+    tokens_per_step: Optional[int] = option(None, ge=1)
+    """Tokens of one optimizer step over all ranks, for a script without a meter: its optimizer is watched, and the
+    script stays as it is. Null: the script has a meter of its own."""
     timeout_seconds: float = option(3600.0, gt=0)
     """End a strategy that runs longer than this, seconds."""
 

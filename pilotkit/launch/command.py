@@ -19,9 +19,11 @@ def worker_command(run_dir: Path, *, phase: str, nproc: int, torchrun: bool) -> 
     return _torchrun(worker, nproc=nproc)
 
 
-def script_command(script: Path, *, args: Sequence[str], nproc: int) -> list[str]:
-    """A user's own script under torchrun, its arguments as they are."""
-    return _torchrun([str(script), *args], nproc=nproc)
+def script_command(script: Path, *, args: Sequence[str], nproc: int, tokens_per_step: int | None) -> list[str]:
+    """A user's own script under torchrun, with its own arguments; `tokens_per_step` has its optimizer watched."""
+    if tokens_per_step is None:
+        return _torchrun([str(script), *args], nproc=nproc)
+    return _torchrun(["-m", "pilotkit.meter.watch_script", str(tokens_per_step), str(script), *args], nproc=nproc)
 
 
 def _torchrun(program: Sequence[str], *, nproc: int) -> list[str]:

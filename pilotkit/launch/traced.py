@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pilotkit.launch.command import script_command
 from pilotkit.launch.environment import WorkerEnvironment, worker_environment
-from pilotkit.launch.outcome import Outcome, judge, killed_rank, last_lines, read_tail
-from pilotkit.launch.worker import run_command
+from pilotkit.launch.outcome import Outcome, killed_rank, last_lines, read_tail
+from pilotkit.launch.worker import judge_ended, run_command
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import RunDir
 

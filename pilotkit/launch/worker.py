@@ -27,8 +27,8 @@ MEETING_SECONDS = 600.0
 # As in `pilotkit.meter.step_meter`, which the driver must not import.
 METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
 NO_METER = (
-    "put its steps under `pilotkit.meter.StepMeter` (`with meter.step(): ...`, then `meter.close()`), or give its "
-    "trainer one of `pilotkit.meter.callbacks`"
+    "say pilot.tokens_per_step=... to have its optimizer watched, or put its steps under `pilotkit.meter.StepMeter` "
+    "(`with meter.step(): ...`, then `meter.close()`), or give its trainer one of `pilotkit.meter.callbacks`"
 )
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -101,6 +101,7 @@ def run_script(
     phase: str,
     script: Path,
     args: Sequence[str],
+    tokens_per_step: int | None,
     nproc: int,
     shares: int,
     usable_cpus: int,
@@ -111,7 +112,7 @@ def run_script(
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     ended = run_command(
-        script_command(script, args=args, nproc=nproc),
+        script_command(script, args=args, nproc=nproc, tokens_per_step=tokens_per_step),
         folder=folder,
         variables={**environment.variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
         launch_dir=launch_dir,

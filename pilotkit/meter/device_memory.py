@@ -42,11 +42,15 @@ def split_device_memory(*, allocated: int, reserved: int, used: int, used_before
     )
 
 
-def refuse_busy_device(name: str, *, used_bytes: int, allowed_bytes: int) -> None:
-    """Raise DeviceBusy when more is in use at the start than `allowed_bytes`, this process's own context included."""
+def refuse_busy_device(name: str, *, used_bytes: int, allowed_bytes: int, users: str = "") -> None:
+    """Raise DeviceBusy when more is in use at the start than `allowed_bytes`, this process's own context included.
+
+    `users` names who is on the device, where its driver tells.
+    """
     if used_bytes > allowed_bytes:
         raise DeviceBusy(
             f"{name} is not empty: {format_bytes(used_bytes)} were in use before anything was built "
-            f"(allowed are {format_bytes(allowed_bytes)}, for this process's own context). End what runs there, or "
+            f"(allowed are {format_bytes(allowed_bytes)}, for this process's own context"
+            f"{f'; on it are {users}' if users else ''}). End what runs there, or "
             "raise measure.max_used_before_bytes if its memory will be there in the long run, too"
         )

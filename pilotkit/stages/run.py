@@ -144,6 +144,7 @@ class Run:
                 phase="script",
                 script=Path(options.script),
                 args=options.args,
+                tokens_per_step=options.tokens_per_step,
                 nproc=nproc,
                 shares=max(nproc, self.config.hardware.device_count),
                 usable_cpus=cpus.count,

@@ -81,6 +81,40 @@ def test_a_script_that_fails_and_one_without_a_meter(
     assert "the script ended well and left no measurement" in result.stderr
 
 
+PLAIN = """
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import beside  # a module in the script's own folder
+
+assert __name__ == "__main__" and sys.argv[1:] == ["--steps", "9"], sys.argv
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizers = [torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.1)]
+for step in range(beside.STEPS):
+    model(torch.randn(4, 8)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+dist.destroy_process_group()
+sys.exit(0)
+"""
+
+
+def test_a_script_that_knows_nothing_of_it_is_watched(pilotkit_cli: PilotkitCli, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.py").write_text(PLAIN)
+    (tmp_path / "own" / "beside.py").write_text("STEPS = 9\n")
+    arguments = (
+        "stage=pilot", "pilot.script=own/train.py", "pilot.args=[--steps,'9']", "pilot.tokens_per_step=256",
+    )  # fmt: skip
+    result = pilotkit_cli(*arguments)
+    assert result.returncode == 0, result.stderr
+    metrics = _record(tmp_path)["metrics"]
+    # One optimizer of the two is followed: nine steps and not eighteen.
+    assert metrics["script_num_warmup_steps"] + metrics["script_num_measured_steps"] == 9
+    assert (metrics["script_tokens_per_step"], metrics["script_world_size"]) == (256, 2)
+
+
 def test_a_script_that_is_not_there(pilotkit_cli: PilotkitCli) -> None:
     result = pilotkit_cli("stage=pilot", "pilot.script=nowhere.py")
     assert result.returncode == 2

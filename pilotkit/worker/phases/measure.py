@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pilotkit.meter.device_memory import refuse_busy_device, split_device_memory
+from pilotkit.meter.device_use import own_pid, read_device_use
 from pilotkit.meter.flops import count_executed_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
@@ -72,7 +73,9 @@ def refuse_other_tenants(session: Session) -> None:
     used = session.device.memory().device_used_bytes
     if used is not None:
         allowed = session.config.measure.max_used_before_bytes
-        refuse_busy_device(session.device.name, used_bytes=used, allowed_bytes=allowed)
+        use = read_device_use(session.device) if used > allowed else None
+        users = use.describe() if use else ""
+        refuse_busy_device(session.device.name, used_bytes=used, allowed_bytes=allowed, users=users)
 
 
 def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) -> dict[str, float]:
@@ -143,19 +146,24 @@ def memory_metrics(session: Session, built: Built) -> dict[str, float]:
     """Peaks of a step in the steady state, when the optimizer's state is there. On the CPU: live tensors and RSS."""
     reading = session.device.memory()
     if reading.peak_allocated_bytes is not None:
+        use = read_device_use(session.device)
+        others = use.others_bytes(own_pid=own_pid()) if use else None
+        used = use.used_bytes if use else reading.device_used_bytes
         on_device = {
             "peak_allocated_bytes": reading.peak_allocated_bytes,
             "peak_reserved_bytes": reading.peak_reserved_bytes,
-            "device_used_bytes": reading.device_used_bytes,
+            "device_used_bytes": used,
+            "others_used_bytes": others,
             "num_alloc_retries": reading.num_alloc_retries,
             "memory_limit_bytes": reading.device_total_bytes,
         }
-        if reading.peak_reserved_bytes is not None and reading.device_used_bytes is not None:
+        if reading.peak_reserved_bytes is not None and used is not None:
             between = split_device_memory(
                 allocated=reading.peak_allocated_bytes,
                 reserved=reading.peak_reserved_bytes,
-                used=reading.device_used_bytes,
-                used_before=0,  # a device that was not empty has been refused
+                used=used,
+                # What came later; a device that was not empty at the start has been refused.
+                used_before=others or 0,
             )
             on_device.update(
                 device_own_bytes=between.own_bytes,

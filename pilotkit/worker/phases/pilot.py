@@ -53,8 +53,11 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
     metrics = time_metrics(steps, tokens_per_step=rows * train.seq_len, world_size=session.world_size)
     metrics["start_seconds"] = carried.start_seconds + steps.warmup_seconds[0]
     metrics["num_params"] = built.num_params
-    memory = {name: session.highest(value) for name, value in sorted(memory_metrics(session, built).items())}
-    metrics.update(memory)
+    memory = memory_metrics(session, built)
+    # What one rank cannot tell (who else is on its device) none does: every rank has to ask for the same ones.
+    told: list[Any] = session.gather(sorted(memory))
+    everywhere = sorted(set(memory).intersection(*told))
+    metrics.update({name: session.highest(memory[name]) for name in everywhere})
     communication, dtypes = _look_closer(session, built)
     metrics.update(communication_metrics(communication))
     devices = session.gather(session.device.name)
