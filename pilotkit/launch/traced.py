@@ -66,7 +66,7 @@ def run_traced(
         asked[KILL_VARIABLE] = str(kill_after_step)
     variables: Mapping[str, str] = {**environment.variables, **asked}
     ended = run_command(
-        script_command(script.path, args=script.args, nproc=nproc),
+        script_command(script.path, args=script.args, nproc=nproc, tokens_per_step=None),
         folder=folder,
         variables=variables,
         launch_dir=launch_dir,
