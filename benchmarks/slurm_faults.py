@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -36,8 +35,9 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=[str(ROOT / "tests" / "slurm" / name) for name in TOLD_BY])
     given = parser.parse_args()
     code, rows = (0, [row for path in given.report for row in read_rows(path)]) if given.report else run(given.tests)
-    head = f"{describe('submitit')}; load {os.getloadavg()[0]:.1f} at the end"
-    table = "\n".join([head, "", "| event | truth | seconds until it is known |", "|---|---|---|", *rows])
+    table = "\n".join(
+        [describe("submitit"), "", "| event | truth | seconds until it is known |", "|---|---|---|", *rows]
+    )
     print(table)
     if given.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

@@ -107,11 +107,8 @@ def test_each_way_to_be_told(lab, told) -> None:
         assert offered is not None
         assert offered.step >= 3
         assert f"saved after step {offered.step}" in record["problem"]["summary"]
-    told(
-        "SIGUSR2 near the time limit of a pilot, `scontrol requeue` of another: until both have saved",
-        [("preempted", "")] * 2,
-        started,
-    )
+    event = "SIGUSR2 near the time limit of a pilot, `scontrol requeue` of another: until both have saved"
+    told(event, [("preempted", "")] * 2, started)
     slow.unlink()
     assert lab.until_final(sweep, seconds=150) == [("ok", "")] * 2
     for index in range(2):
