@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 from pilotkit.provenance.git import GitState
-from pilotkit.records import atomic
 
 KEPT_VARIABLE = "PILOTKIT_KEPT_STATE"
 KEPT_FILE = "state.json"
@@ -21,7 +20,8 @@ KEPT_FILE = "state.json"
 def write_kept(folder: Path, git: GitState, tree: str | None) -> Path:
     """Write down the repository's state and the digest of its commit's files, as they were when they were copied."""
     path = folder / KEPT_FILE
-    atomic.write_json(path, {"git": dataclasses.asdict(git), "tree": tree})
+    # In a folder that nobody reads before it is whole.
+    path.write_text(json.dumps({"git": dataclasses.asdict(git), "tree": tree}), encoding="utf-8")
     return path
 
 
