@@ -1,6 +1,6 @@
 """What each fault gives on a real Slurm, and how long it takes until it is known: the table of docs/slurm.md.
 
-    python benchmarks/slurm_faults.py [--write] [--report FILE | TEST ...]
+    python benchmarks/slurm_faults.py [--write] [--report FILE ... | TEST ...]
 
 Runs the Slurm tests (all of them, or those named) on clusters of their own, needs what they need, and prints one row
 for each fault that they tell of. The seconds run from the event to the moment in which another process reads the truth;
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -32,12 +31,13 @@ TOLD_BY = ("test_faults.py", "test_attempts.py", "test_nodes.py", "test_enforced
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--report", type=Path)
+    parser.add_argument("--report", type=Path, nargs="+")
     parser.add_argument("tests", nargs="*", default=[str(ROOT / "tests" / "slurm" / name) for name in TOLD_BY])
     given = parser.parse_args()
-    code, rows = (0, read_rows(given.report)) if given.report else run(given.tests)
-    head = f"{describe('submitit')}; load {os.getloadavg()[0]:.1f} at the end"
-    table = "\n".join([head, "", "| event | truth | seconds until it is known |", "|---|---|---|", *rows])
+    code, rows = (0, [row for path in given.report for row in read_rows(path)]) if given.report else run(given.tests)
+    table = "\n".join(
+        [describe("submitit"), "", "| event | truth | seconds until it is known |", "|---|---|---|", *rows]
+    )
     print(table)
     if given.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

@@ -55,7 +55,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "pilot",
         "pilot",
         "DDP or sharding, and what does communication cost?",
-        "tokens per second of each strategy on one node, scaling against one device, the written reason for a choice",
+        "tokens per second of each strategy, scaling against one device, the written reason for a choice",
     ),
     Chapter(
         "restore",

@@ -62,10 +62,11 @@ def _values(given: Sequence[Override], *, over: str) -> list[int]:
     """The values to search, ascending. Raises ConfigError when there is nothing to bisect."""
     fix = f"for example {over}=1,2,4,8,16,32, or {over}=range(1,65)"
     allowed = "several different whole numbers, of which the largest that fits is to be found"
-    if len(given) != 1 or not given[0].is_discrete_sweep():
-        shown = " ".join(str(item.input_line).partition("=")[2] for item in given) or "not given"
+    last = given[-1] if given else None  # of one key that is given twice Hydra takes the last
+    if last is None or not last.is_discrete_sweep():
+        shown = str(last.input_line).partition("=")[2] if last else "not given"
         raise ConfigError([Problem(over, shown, allowed, fix, ("hydra/sweeper",))])
-    texts = list(given[0].sweep_string_iterator())
+    texts = list(last.sweep_string_iterator())
     if not all(text.isdigit() for text in texts):
         raise ConfigError([Problem(over, ",".join(texts), allowed, fix, ("hydra/sweeper",))])
     return sorted({int(text) for text in texts})

@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -54,6 +55,8 @@ NO_SLURM = (
     "cluster=slurm needs Slurm's commands (sbatch, srun), which this machine does not have. "
     "Run this on a login node of the cluster, or take cluster=local"
 )
+
+WRITERS = 8
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,17 @@ def _keep_code(sweep_dir: Path, sweep: Sweep, *, launch_dir: Path, config: Pilot
 
 
 def _write_points(sweep_dir: Path, candidates: Sequence[Candidate], *, launch_dir: Path) -> None:
-    for candidate in candidates:
+    """Several at a time: each file is flushed, which is waiting and no work."""
+
+    def write(candidate: Candidate) -> None:
         assert candidate.config is not None
         folder = sweep_dir / str(candidate.index)
         write_point_config(folder, dump(candidate.config))
         write_point(folder, Point(candidate.index, candidate.overrides, launch_dir=str(launch_dir)))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for _ in pool.map(write, candidates):
+            pass  # raises what a write has raised
 
 
 def _arrays(candidates: Sequence[Candidate]) -> list[_Array]:

@@ -20,7 +20,7 @@ KEPT_FILE = "state.json"
 def write_kept(folder: Path, git: GitState, tree: str | None) -> Path:
     """Write down the repository's state and the digest of its commit's files, as they were when they were copied."""
     path = folder / KEPT_FILE
-    # Nobody reads it before the jobs are queued, and they are queued after this.
+    # In a folder that nobody reads before it is whole.
     path.write_text(json.dumps({"git": dataclasses.asdict(git), "tree": tree}), encoding="utf-8")
     return path
 

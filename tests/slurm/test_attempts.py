@@ -82,10 +82,15 @@ def goes_on_without_a_gap(run_dir: Path) -> None:
 
 
 def test_each_way_to_be_told(lab, told) -> None:
-    """SIGUSR2 as before a preemption, and Slurm's own requeue, which sends SIGTERM, each at one of two points."""
+    """SIGUSR2 where the time limit is near, and Slurm's own requeue, which sends SIGTERM, each at one of two points.
+
+    The limit of the first is near from its start: it is told so long before that any signal is taken for that.
+    """
     slow = lab.folder / "slow"
     slow.touch()
-    sweep = lab.submit(*PILOT, "train.seed=1,2", f"+model.kwargs.slow={slow}", "cluster.time_minutes=20")
+    sweep = lab.submit(
+        *(*PILOT, f"+model.kwargs.slow={slow}", "cluster.time_minutes=10,60", "cluster.signal_delay_seconds=510"),
+    )
     jobs = [point["job_id"] for point in lab.manifest(sweep)["points"]]
     for index in range(2):
         until(lambda index=index: is_in_ddp(sweep, index))
@@ -93,7 +98,7 @@ def test_each_way_to_be_told(lab, told) -> None:
     started = time.monotonic()
     lab.cluster.run("scancel", "--batch", "--signal=USR2", jobs[0])
     lab.cluster.run("scontrol", "requeue", jobs[1])
-    for index, words in enumerate(("sent SIGUSR2", "sent the job back to the queue")):
+    for index, words in enumerate(("its time limit of 10 minutes is near", "sent the job back to the queue")):
         record = until(lambda index=index: saved_and_preempted(sweep, index))
         assert words in record["problem"]["summary"]
         assert "; saved after step " in record["problem"]["summary"]
@@ -102,7 +107,8 @@ def test_each_way_to_be_told(lab, told) -> None:
         assert offered is not None
         assert offered.step >= 3
         assert f"saved after step {offered.step}" in record["problem"]["summary"]
-    told("a pilot gets SIGUSR2, another `scontrol requeue`: to the checkpoints", [("preempted", "")] * 2, started)
+    event = "SIGUSR2 near the time limit of a pilot, `scontrol requeue` of another: until both have saved"
+    told(event, [("preempted", "")] * 2, started)
     slow.unlink()
     assert lab.until_final(sweep, seconds=150) == [("ok", "")] * 2
     for index in range(2):
