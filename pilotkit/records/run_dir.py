@@ -8,7 +8,7 @@
     report.html         the page (stages `all` and `report`); report.md and report.csv beside it, for other readers
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
-    lock.yaml           what was pinned (stage `lock`)
+    lock.yaml           what was pinned (stage `lock`; `restore` has a copy for its workers)
     uncommitted.diff    what git did not know of it (stage `lock`)
     checkpoints/        what `prove`, `pilot` and `restore` saved
     again/              the run that was run again (stage `replay`)

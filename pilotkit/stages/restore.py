@@ -16,6 +16,8 @@ from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.launch.reader import read_export
 from pilotkit.launch.traced import TracedScript
+from pilotkit.provenance.lock import to_yaml
+from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 
@@ -25,6 +27,7 @@ def run(run: Run) -> StageResult:
     options = run.config.restore
     if options.script:
         return _script(run, Path(options.script))
+    _hand_on_the_lock(run)
     if options.path:
         return _given_checkpoint(run, options.path)
     nproc, torchrun = _process_count(run)
@@ -79,6 +82,13 @@ def _script(run: Run, path: Path) -> StageResult:
     details = {"comparison": rows, "threads": run.threads}
     artifacts = {"checkpoint": str((run.run_dir.checkpoints / "restored").relative_to(run.run_dir.path))}
     return _judged(rows, metrics, details, artifacts)
+
+
+def _hand_on_the_lock(run: Run) -> None:
+    """What was locked, for the workers: it is kept in the checkpoint, and compared with that of a given one."""
+    locked = run.evidence.get("lock")
+    if locked is not None and locked.details.get("lock"):
+        atomic.write_text(run.run_dir.lock, to_yaml(locked.details["lock"]))
 
 
 def _given_checkpoint(run: Run, path: str) -> StageResult:
