@@ -59,11 +59,12 @@ def _save(session: Session, built: Built) -> tuple[checkpoint.SavedCheckpoint, d
     What is saved then has to be the moment of the call: it is compared with the state before it, as always.
     """
     path = session.run_dir.checkpoints / CHECKPOINT_NAME
-    texts = {"config_text": dump(session.config), "lock_text": lock_text(session)}
+    config_text, locked = dump(session.config), lock_text(session)
     if not session.config.restore.async_save:
-        return checkpoint.save(built.trainer, path, **texts), _next_batches(session, built)
+        saved = checkpoint.save(built.trainer, path, config_text=config_text, lock_text=locked)
+        return saved, _next_batches(session, built)
     saver = AsyncSaver()
-    pending = saver.save(built.trainer, path, **texts)
+    pending = saver.save(built.trainer, path, config_text=config_text, lock_text=locked)
     next_batches = _next_batches(session, built)
     run_steps(session, built, num_steps=session.config.restore.num_steps, label="while it is saved")
     saved = pending.result()
