@@ -14,6 +14,7 @@ from pilotkit.config.load import dump
 from pilotkit.config.resume import is_allowed, refuse_differences
 from pilotkit.provenance.resume import refuse_lock_drift
 from pilotkit.records.checkpoint_check import is_store
+from pilotkit.records.remote_store import FETCHED_NAME, is_url
 from pilotkit.train import checkpoint, fingerprint
 from pilotkit.train.async_save import AsyncSaver
 from pilotkit.train.checkpoint import CheckpointError
@@ -76,7 +77,8 @@ def load_and_run(session: Session) -> dict[str, Any]:
     """A new process group: load, look, then the other k steps."""
     built = build_for(session, strategy=session.config.parallelism.strategy)
     given = session.config.restore.path
-    loaded = load_checked(session, built, Path(given) if given else session.run_dir.checkpoints / CHECKPOINT_NAME)
+    path = session.run_dir.checkpoints / (FETCHED_NAME if given and is_url(given) else CHECKPOINT_NAME)
+    loaded = load_checked(session, built, Path(given) if given and not is_url(given) else path)
     restart_seconds = session.seconds_since_start()
     seam = _state(session, built)
     next_batches = _next_batches(session, built)
