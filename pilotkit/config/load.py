@@ -185,6 +185,8 @@ def _make_absolute(config: PilotConfig, launch_dir: Path) -> None:
         looks_like_path = isinstance(value, str) and value.startswith((".", "~", "/"))
         if value is None or (key in MAYBE_PATH_KEYS and not looks_like_path):
             continue
+        if key == "restore.path" and "://" in value:
+            continue  # an object store's
         absolute = os.path.normpath(launch_dir / os.path.expanduser(value))
         setattr(section, name, absolute)
         # The factories were told through an interpolation, which is literal text by now.

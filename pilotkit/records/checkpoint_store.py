@@ -119,9 +119,8 @@ class CheckpointStore:
         Each is renamed before its files go, so that a deletion that is cut short leaves no checkpoint with holes.
         """
         whole = self.whole()
-        kept = {*whole[-retention.keep_last :], self.latest()}
-        if retention.keep_every_steps:
-            kept |= {path for path in whole if int(path.name.removeprefix("step-")) % retention.keep_every_steps == 0}
+        names = kept_of([path.name for path in whole], retention)
+        kept = {*(path for path in whole if path.name in names), self.latest()}
         if retention.keep_best:
             kept.add(best_of(whole))
         removed = [path for path in whole if path not in kept]
@@ -130,6 +129,14 @@ class CheckpointStore:
             os.rename(path, gone)
             shutil.rmtree(gone, ignore_errors=True)
         return removed
+
+
+def kept_of(names: Sequence[str], retention: Retention) -> set[str]:
+    """The names of whole checkpoints, oldest first, that stay by their place and their step."""
+    kept = set(names[-retention.keep_last :])
+    if retention.keep_every_steps:
+        kept |= {name for name in names if int(name.removeprefix("step-")) % retention.keep_every_steps == 0}
+    return kept
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:

@@ -11,7 +11,7 @@
     trackers/           the figures in the files of TensorBoard, MLflow or W&B (stage `report`, when asked for)
     compare.html        this study beside another one (stage `report`, when asked for)
     points.csv, points.parquet   one row a point (stage `sweep_collect`)
-    lock.yaml           what was pinned (stage `lock`)
+    lock.yaml           what was pinned (stage `lock`; `restore` has a copy for its workers)
     asked.json          what a worker is asked beside the configuration: measured shapes, a limit (stage `estimate`)
     estimate.csv        one row a point of the grid (stage `estimate`)
     uncommitted.diff    what git did not know of it (stage `lock`)

@@ -14,6 +14,7 @@ from pilotkit.errors import ConfigError, Problem
 from pilotkit.records.checkpoint_check import Checked, CheckedStore, check, check_store, is_store
 from pilotkit.records.checkpoint_store import CheckpointStore, Partial
 from pilotkit.records.record import Failure, Metrics
+from pilotkit.records.remote_store import FETCHED_NAME, fetch_given, is_url
 from pilotkit.stages.run import Run, StageResult
 from pilotkit.units import format_bytes, format_count
 
@@ -26,11 +27,19 @@ def run(run: Run) -> StageResult:
             "for example pilotkit stage=checkpoint_verify restore.path=outputs/default/restore/.../checkpoints/restore"
         )
         raise ConfigError([Problem("restore.path", None, "a checkpoint, or a folder of them", fix)])
-    path = Path(options.path)
+    path, damaged = Path(options.path), list[str]()
+    if is_url(options.path):
+        fetched, damaged = fetch_given(options.path, run.run_dir.checkpoints / FETCHED_NAME)
+        if fetched is None:
+            return StageResult(
+                "mismatch", problem=Failure("\n".join(damaged or [f"{options.path}: no whole checkpoint"]))
+            )
+        path = fetched
     if not path.is_dir():
         raise ConfigError([Problem("restore.path", path, "a folder that exists", "look at the path again")])
     found = check_store(path) if is_store(path) else CheckedStore([check(path)])
-    rows = [_row(checked) for checked in found.checked]
+    rows = [_plain(Path(options.path).name, "FAIL", text) for text in damaged]
+    rows += [_row(checked) for checked in found.checked]
     rows += [_partial_row(partial) for partial in found.partials]
     if options.clean_partial:
         removed = CheckpointStore(path).clean()

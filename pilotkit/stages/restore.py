@@ -16,7 +16,10 @@ from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.outcome import Outcome
 from pilotkit.launch.reader import read_export
 from pilotkit.launch.traced import TracedScript
+from pilotkit.provenance.lock import to_yaml
+from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics
+from pilotkit.records.remote_store import FETCHED_NAME, fetch_given, is_url
 from pilotkit.stages.run import Run, StageResult, not_ok
 
 
@@ -25,6 +28,7 @@ def run(run: Run) -> StageResult:
     options = run.config.restore
     if options.script:
         return _script(run, Path(options.script))
+    _hand_on_the_lock(run)
     if options.path:
         return _given_checkpoint(run, options.path)
     nproc, torchrun = _process_count(run)
@@ -81,9 +85,24 @@ def _script(run: Run, path: Path) -> StageResult:
     return _judged(rows, metrics, details, artifacts)
 
 
+def _hand_on_the_lock(run: Run) -> None:
+    """What was locked, for the workers: it is kept in the checkpoint, and compared with that of a given one."""
+    locked = run.evidence.get("lock")
+    if locked is not None and locked.details.get("lock"):
+        atomic.write_text(run.run_dir.lock, to_yaml(locked.details["lock"]))
+
+
 def _given_checkpoint(run: Run, path: str) -> StageResult:
     """Does a checkpoint that is there already load, and does training go on from it?"""
     nproc, torchrun = _process_count(run)
+    damaged: list[str] = []
+    if is_url(path):
+        fetched, damaged = fetch_given(path, run.run_dir.checkpoints / FETCHED_NAME)
+        if fetched is None:
+            note = "\n".join(damaged or [f"{path}: holds no whole checkpoint"])
+            rows = [_row("fetching the checkpoint", "FAIL", note)]
+            return StageResult("mismatch", details={"comparison": rows}, problem=Failure(note))
+        run.console.line(f"  fetched {path} as {fetched}")
     outcome = run.work("restore_after", nproc=nproc, torchrun=torchrun)
     if outcome.status != "ok":
         return not_ok(run, outcome, details={"comparison": [_failed_row("restore_after", outcome)]})
@@ -94,7 +113,8 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
     loads = f"{after['restored_from']} loads at step {after['restored_step']}, and training goes on from there"
     rows = [_row("checkpoint", "PASS", loads)]
     rows += [
-        _row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}") for text in after["passed_over"]
+        _row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}")
+        for text in [*damaged, *after["passed_over"]]
     ]
     rows.append(_row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
     rows += _independent_reading(run, after)

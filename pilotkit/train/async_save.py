@@ -49,6 +49,7 @@ class AsyncSaver:
         path: Path,
         *,
         config_text: str,
+        lock_text: str = "",
         eval_loss: float | None = None,
         on_saved: OnSaved | None = None,
     ) -> PendingSave:
@@ -63,7 +64,7 @@ class AsyncSaver:
         warnings.filterwarnings("ignore", message=NO_GROUP_WARNING, category=UserWarning)
         with explained(path, doing="saved"), nothing_left(part, rank=trainer.rank):
             prepare(path, part=part, rank=trainer.rank)
-            content = collect(trainer, config_text=config_text, eval_loss=eval_loss)
+            content = collect(trainer, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
             writer = TensorWriter(part)
             tensors = state_dict_saver.async_save(content.tensors, storage_writer=writer, process_group=self._group)
         blocking_seconds = time.perf_counter() - started

@@ -76,18 +76,20 @@ class LoadedCheckpoint:
     """What was wrong with newer checkpoints of the same folder."""
 
 
-def save(trainer: Trainer, path: Path, *, config_text: str, eval_loss: float | None = None) -> SavedCheckpoint:
+def save(
+    trainer: Trainer, path: Path, *, config_text: str, lock_text: str = "", eval_loss: float | None = None
+) -> SavedCheckpoint:
     """Save between two steps; training goes on as if nothing had happened, also before the first step.
 
-    Until `path` has its name there is nothing a reader could take for a checkpoint. `eval_loss` is only written down,
-    for who chooses the best one. Raises CheckpointError when `path` exists already or cannot be written; nothing is
-    left behind then.
+    Until `path` has its name there is nothing a reader could take for a checkpoint. `lock_text` is what was locked, for
+    who compares it; `eval_loss` is only written down, for who chooses the best one. Raises CheckpointError when `path`
+    exists already or cannot be written; nothing is left behind then.
     """
     started = time.perf_counter()
     part = checkpoint_store.part_of(path)
     with explained(path, doing="saved"), nothing_left(part, rank=trainer.rank):
         prepare(path, part=part, rank=trainer.rank)
-        content = collect(trainer, config_text=config_text, eval_loss=eval_loss)
+        content = collect(trainer, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
         writer = TensorWriter(part)
         with alone_without_warning():
             state_dict_saver.save(content.tensors, storage_writer=writer, no_dist=not has_group())
@@ -101,20 +103,22 @@ def load(
     path: Path,
     *,
     accept_config: Callable[[str], None] = lambda config_text: None,
+    accept_lock: Callable[[str], None] = lambda lock_text: None,
     allow_dtype_change: bool = False,
 ) -> LoadedCheckpoint:
     """Restore into a trainer that was built like the saved one; strategy and world size may differ.
 
     At a larger world size, ranks that did not exist keep their fresh random states. `accept_config` is given the saved
-    configuration and raises what it does not like. `allow_dtype_change` casts tensors to this run's dtype, which loses
-    bits. Raises DamagedCheckpoint naming the file that is missing or damaged, CheckpointError with the names that only
-    one side knows; nothing is restored then.
+    configuration, `accept_lock` the saved lock; they raise what they do not like. `allow_dtype_change` casts tensors to
+    this run's dtype, which loses bits. Raises DamagedCheckpoint naming the file that is missing or damaged,
+    CheckpointError with the names that only one side knows; nothing is restored then.
     """
     started = time.perf_counter()
     num_bytes = _verify(path, rank=trainer.rank, world_size=trainer.world_size)
     with explained(path, doing="restored"):
         saved = json.loads((path / SCALARS_FILE).read_text(encoding="utf-8"))
     accept_config(saved["config_text"])
+    accept_lock(saved.get("lock_text", ""))
     with explained(path, doing="restored"):
         tensors = collect_tensors(trainer.model, trainer.optimizer)
         reader = TensorReader(path)

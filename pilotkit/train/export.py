@@ -22,14 +22,12 @@ from torch.distributed.tensor import DTensor
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.records import atomic
 from pilotkit.train.ranks import synchronize_ranks
-from pilotkit.train.tensors import collect_tensors
+from pilotkit.train.tensors import collect_tensors, plain_name
 from pilotkit.train.trainer import Trainer
 
 WEIGHTS_FILE = "model.safetensors"
 EVALUATION_FILE = "evaluation.safetensors"
 DESCRIPTION_FILE = "export.json"
-# Segments that DDP, compile and activation checkpointing put into a name, in whatever order they wrap.
-WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 def export(trainer: Trainer, folder: Path) -> None:
@@ -61,11 +59,6 @@ def export(trainer: Trainer, folder: Path) -> None:
         atomic.write_json(folder / DESCRIPTION_FILE, description)
         _write_config(trainer.model, folder)
     synchronize_ranks()
-
-
-def plain_name(name: str) -> str:
-    """The name in the model that nothing is wrapped around."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from pilotkit.train.fingerprint import Parts, digest, parts_of
 from pilotkit.train.seeding import random_state
+from pilotkit.train.tensors import plain_name
 
 # As in `pilotkit.launch.traced`, which must not import torch.
 TRACE_VARIABLE = "PILOTKIT_TRACE_DIR"
@@ -36,8 +37,6 @@ CHECKPOINTS_VARIABLE = "PILOTKIT_CHECKPOINT_DIR"
 NUM_STEPS_VARIABLE = "PILOTKIT_NUM_STEPS"
 SAVE_EVERY_VARIABLE = "PILOTKIT_SAVE_EVERY_STEPS"
 KILL_VARIABLE = "PILOTKIT_KILL_AFTER_STEP"
-# Segments that DDP, FSDP, compile and activation checkpointing put into a name.
-WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,8 @@ class RunTrace:
             os.fsync(stream.fileno())
 
     def _state(self, step: int) -> dict[str, Parts]:
-        names = {id(parameter): _plain(name) for name, parameter in self._model.named_parameters()}
-        tensors = {_plain(name): digest(value) for name, value in self._model.state_dict(keep_vars=True).items()}
+        names = {id(parameter): plain_name(name) for name, parameter in self._model.named_parameters()}
+        tensors = {plain_name(name): digest(value) for name, value in self._model.state_dict(keep_vars=True).items()}
         optimizer: Parts = {}
         for index, group in enumerate(self._optimizer.param_groups):
             settings = {name: value for name, value in group.items() if name != "params"}
@@ -142,7 +141,3 @@ class RunTrace:
         loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
         if module.training and isinstance(loss, Tensor) and loss.numel() == 1:
             self._loss = float(loss)
-
-
-def _plain(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)

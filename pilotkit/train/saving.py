@@ -63,13 +63,13 @@ def prepare(path: Path, *, part: Path, rank: int) -> None:
         raise CheckpointError(problem)
 
 
-def collect(trainer: Trainer, *, config_text: str, eval_loss: float | None) -> Content:
+def collect(trainer: Trainer, *, config_text: str, lock_text: str, eval_loss: float | None) -> Content:
     """Everything that a run needs to continue, as it is now."""
     return Content(
         rank=trainer.rank,
         tensors=collect_tensors(trainer.model, trainer.optimizer),
         random_state=random_state(trainer.device),
-        scalars=scalars.collect(trainer, config_text=config_text),
+        scalars=scalars.collect(trainer, config_text=config_text, lock_text=lock_text),
         about={"step": trainer.step, "world_size": trainer.world_size, "eval_loss": eval_loss},
     )
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from pilotkit.errors import CheckpointError
+from pilotkit.train.tensors import plain_name
 from pilotkit.train.trainer import Trainer
 
 SCALARS_VERSION = 1
+ADDED_SINCE = {"lock_text", "frozen"}
+"""What a checkpoint of this version may lack: it was saved before these were written down."""
 
 
-def collect(trainer: Trainer, *, config_text: str) -> dict[str, Any]:
+def collect(trainer: Trainer, *, config_text: str, lock_text: str = "") -> dict[str, Any]:
     """What `restore` needs, in JSON's types."""
     groups = [
         {name: value for name, value in group.items() if name != "params"} for group in trainer.optimizer.param_groups
@@ -30,8 +35,15 @@ def collect(trainer: Trainer, *, config_text: str) -> dict[str, Any]:
         "scaler": None if trainer.scaler is None else trainer.scaler.state_dict(),
         "param_groups": groups,
         "config_text": config_text,
+        "lock_text": lock_text,
+        "frozen": frozen_names(trainer.model),
     }
     return plain
+
+
+def frozen_names(model: nn.Module) -> list[str]:
+    """Parameters that training leaves as they are; an optimizer without state would not tell them apart."""
+    return sorted(plain_name(name) for name, parameter in model.named_parameters() if not parameter.requires_grad)
 
 
 def check(trainer: Trainer, saved: dict[str, Any], *, path: Path) -> None:
@@ -43,8 +55,11 @@ def check(trainer: Trainer, saved: dict[str, Any], *, path: Path) -> None:
     trainer.train_rows.check_state_dict(saved["rows"])
     problems = []
     expected = collect(trainer, config_text="")
-    for name in sorted(expected.keys() ^ saved.keys()):
+    for name in sorted((expected.keys() ^ saved.keys()) - ADDED_SINCE):
         problems.append(f"only one side has: {name}")
+    then, now = set(saved.get("frozen", expected["frozen"])), set(expected["frozen"])
+    problems += [f"frozen when it was saved, trained here: {name}" for name in sorted(then - now)]
+    problems += [f"trained when it was saved, frozen here: {name}" for name in sorted(now - then)]
     if (saved["scaler"] is None) != (trainer.scaler is None):
         has, lacks = ("this run", "the checkpoint") if saved["scaler"] is None else ("the checkpoint", "this run")
         problems.append(f"{has} has a loss scale, {lacks} has none: precision")

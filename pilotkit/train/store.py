@@ -31,12 +31,13 @@ def save_step(
     trainer: Trainer,
     *,
     config_text: str,
+    lock_text: str = "",
     retention: Retention | None = None,
     eval_loss: float | None = None,
 ) -> SavedCheckpoint:
     """Save at the trainer's step, let `latest` name it, then apply the retention. Raises CheckpointError as `save`."""
     path = store.path_of(trainer.step)
-    saved = checkpoint.save(trainer, path, config_text=config_text, eval_loss=eval_loss)
+    saved = checkpoint.save(trainer, path, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
     publish(store, saved, rank=trainer.rank, retention=retention)
     synchronize_ranks()
     return saved
@@ -48,6 +49,7 @@ def save_step_async(
     *,
     saver: AsyncSaver,
     config_text: str,
+    lock_text: str = "",
     retention: Retention | None = None,
     eval_loss: float | None = None,
 ) -> PendingSave:
@@ -61,7 +63,9 @@ def save_step_async(
         publish(store, saved, rank=rank, retention=retention)
 
     path = store.path_of(trainer.step)
-    return saver.save(trainer, path, config_text=config_text, eval_loss=eval_loss, on_saved=on_saved)
+    return saver.save(
+        trainer, path, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss, on_saved=on_saved
+    )
 
 
 def publish(store: CheckpointStore, saved: SavedCheckpoint, *, rank: int, retention: Retention | None) -> None:

@@ -20,6 +20,14 @@ from pilotkit.errors import CheckpointError
 # `check_names` has compared the names before.
 _NOT_STRICT = dcp_state.StateDictOptions(strict=False)
 
+# Segments that DDP, compile and activation checkpointing put into a name, in whatever order they wrap.
+WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+
+
+def plain_name(name: str) -> str:
+    """The name in the model that nothing is wrapped around."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
 
 def collect_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The live tensors (no copies), sharded ones as DTensor. Gradients have to be cleared.

@@ -19,10 +19,13 @@ def _record(folder, stage):
 
 
 def test_other_shapes_and_what_verifies_afterwards(pilotkit_cli, tmp_path):
-    shapes = ("restore.world_sizes=[1,2,4]", "restore.strategies=[ddp,fsdp]")
+    shapes = ("restore.world_sizes=[1,2,4]", "restore.strategies=[ddp,fsdp]", "restore.async_save=true")
     done = pilotkit_cli("stage=restore", *SMALL, *shapes, timeout=280)
     assert done.returncode == 0, done.stderr
     record = _record(tmp_path, "restore")
+    # Saved while two more steps were trained, which the comparison of the restored state would show.
+    metrics = record["metrics"]
+    assert 0 < metrics["checkpoint_blocking_seconds"] < metrics["checkpoint_save_seconds"]
     rows = {row["component"]: (row["verdict"], row["note"]) for row in record["details"]["comparison"]}
     for name in ("ddp-1 to ddp-2", "ddp-2 to ddp-1", "ddp-2 to fsdp-2", "fsdp-2 to ddp-2"):
         assert rows[name][0] == "PASS", rows[name]
@@ -38,8 +41,11 @@ def test_other_shapes_and_what_verifies_afterwards(pilotkit_cli, tmp_path):
     assert refused.returncode == 1
     assert "__1_0.distcp: " in refused.stderr
     assert "bytes, written with" in refused.stderr
-    changed = pilotkit_cli("stage=restore", *SMALL, f"restore.path={checkpoints / 'ddp-2'}", "optimizer.lr=0.1")
+    other = ("optimizer.lr=0.1", "precision=bf16")
+    changed = pilotkit_cli("stage=restore", *SMALL, f"restore.path={checkpoints / 'ddp-2'}", *other)
     assert changed.returncode == 2
+    assert "precision.param_dtype=bfloat16" in changed.stderr
+    assert "float32, as the checkpoint was saved with" in changed.stderr
     assert "optimizer.lr=0.1" in changed.stderr
     assert "restore.allow_changes=[optimizer.lr]" in changed.stderr
 

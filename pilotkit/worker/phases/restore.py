@@ -12,7 +12,9 @@ from typing import Any
 
 from pilotkit.config.load import dump
 from pilotkit.config.resume import is_allowed, refuse_differences
+from pilotkit.provenance.resume import refuse_lock_drift
 from pilotkit.records.checkpoint_check import is_store
+from pilotkit.records.remote_store import FETCHED_NAME, is_url
 from pilotkit.train import checkpoint, fingerprint
 from pilotkit.train.async_save import AsyncSaver
 from pilotkit.train.checkpoint import CheckpointError
@@ -57,11 +59,13 @@ def _save(session: Session, built: Built) -> tuple[checkpoint.SavedCheckpoint, d
 
     What is saved then has to be the moment of the call: it is compared with the state before it, as always.
     """
-    path, config_text = session.run_dir.checkpoints / CHECKPOINT_NAME, dump(session.config)
+    path = session.run_dir.checkpoints / CHECKPOINT_NAME
+    config_text, locked = dump(session.config), lock_text(session)
     if not session.config.restore.async_save:
-        return checkpoint.save(built.trainer, path, config_text=config_text), _next_batches(session, built)
+        saved = checkpoint.save(built.trainer, path, config_text=config_text, lock_text=locked)
+        return saved, _next_batches(session, built)
     saver = AsyncSaver()
-    pending = saver.save(built.trainer, path, config_text=config_text)
+    pending = saver.save(built.trainer, path, config_text=config_text, lock_text=locked)
     next_batches = _next_batches(session, built)
     run_steps(session, built, num_steps=session.config.restore.num_steps, label="while it is saved")
     saved = pending.result()
@@ -73,7 +77,8 @@ def load_and_run(session: Session) -> dict[str, Any]:
     """A new process group: load, look, then the other k steps."""
     built = build_for(session, strategy=session.config.parallelism.strategy)
     given = session.config.restore.path
-    loaded = load_checked(session, built, Path(given) if given else session.run_dir.checkpoints / CHECKPOINT_NAME)
+    path = session.run_dir.checkpoints / (FETCHED_NAME if given and is_url(given) else CHECKPOINT_NAME)
+    loaded = load_checked(session, built, Path(given) if given and not is_url(given) else path)
     restart_seconds = session.seconds_since_start()
     seam = _state(session, built)
     next_batches = _next_batches(session, built)
@@ -103,8 +108,12 @@ def load_checked(session: Session, built: Built, path: Path) -> checkpoint.Loade
     def accept(config_text: str) -> None:
         refuse_differences(config_text, session.config, allowed=allowed)
 
+    def accept_lock(saved_text: str) -> None:
+        refuse_lock_drift(saved_text, lock_text(session), allowed=allowed)
+
     options: dict[str, Any] = {
         "accept_config": accept,
+        "accept_lock": accept_lock,
         "allow_dtype_change": is_allowed("precision.param_dtype", allowed),
     }
     if not is_store(path):
@@ -113,6 +122,14 @@ def load_checked(session: Session, built: Built, path: Path) -> checkpoint.Loade
     if loaded is None:
         raise CheckpointError(f"{path}: holds no checkpoint that could be loaded")
     return loaded
+
+
+def lock_text(session: Session) -> str:
+    """What the driver found locked for this run; empty where nothing was."""
+    try:
+        return session.run_dir.lock.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def build_for(session: Session, *, strategy: str, grad_accum_steps: int | None = None) -> Built:

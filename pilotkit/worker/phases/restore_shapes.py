@@ -14,7 +14,7 @@ from pilotkit.config.load import dump
 from pilotkit.config.shapes import Shape, common_ranks, rows_per_step, shape_pairs
 from pilotkit.train import checkpoint, fingerprint
 from pilotkit.worker.build import Built
-from pilotkit.worker.phases.restore import build_for, load_checked, run_steps
+from pilotkit.worker.phases.restore import build_for, load_checked, lock_text, run_steps
 from pilotkit.worker.session import Session
 
 
@@ -27,7 +27,7 @@ def save_shapes(session: Session) -> dict[str, Any]:
         built = _build(session, shape)
         run_steps(session, built, num_steps=session.config.restore.num_steps, label=f"before the save, {shape}")
         path = session.run_dir.checkpoints / str(shape)
-        saved = checkpoint.save(built.trainer, path, config_text=dump(session.config))
+        saved = checkpoint.save(built.trainer, path, config_text=dump(session.config), lock_text=lock_text(session))
         found[str(shape)] = {
             "checkpoint_bytes": saved.num_bytes,
             "checkpoint_save_seconds": saved.seconds,

@@ -12,7 +12,8 @@ import torch
 
 import pilotkit.worker
 from pilotkit.train import checkpoint
-from pilotkit.train.export import export, plain_name
+from pilotkit.train.export import export
+from pilotkit.train.tensors import plain_name
 
 READER = Path(pilotkit.worker.__file__).with_name("read_export.py")
 PLAIN = Path(__file__).with_name("plain_gpt.py")
@@ -46,6 +47,24 @@ def test_a_stranger_reads_it_and_evaluates_alike(options, workload, tmp_path):
     assert code == 0, rows
     assert [verdict for verdict, _ in rows.values()] == ["PASS", "PASS", "PASS"]
     assert "bit for bit" in rows["export: torch's own consolidation"][1]
+
+
+def test_a_hugging_face_model_is_built_from_its_own_config_and_evaluates_alike(workload, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    trainer = workload.build_trainer(model=transformers.LlamaForCausalLM(config), wrap=compiled)
+    trainer.train_step()
+    saved = checkpoint.save(trainer, tmp_path / "c", config_text="")
+    export(trainer, tmp_path / "export")
+    assert json.loads((tmp_path / "export" / "export.json").read_text())["tied"] == {
+        "lm_head.weight": "model.embed_tokens.weight"
+    }
+    code, rows = read(tmp_path / "export", "--checkpoint", str(saved.path))
+    assert code == 0, rows
+    assert rows["export: evaluation by the plain model"][0] == "PASS", rows
 
 
 def test_what_was_changed_on_the_way_is_named(faults, workload, tmp_path):

@@ -1,0 +1,170 @@
+"""Checkpoints in an object store: a real S3 server on this machine, and the two protocols that fsspec brings along."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from pilotkit.errors import CheckpointError, ConfigError
+from pilotkit.records import manifest
+from pilotkit.records.checkpoint_store import Retention
+from pilotkit.records.remote_store import RemoteStore, fetch_given
+
+pytest.importorskip("fsspec")
+
+SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+@pytest.fixture
+def s3_endpoint() -> Iterator[str]:
+    """moto's server in a process of its own, so that everything goes over HTTP."""
+    if not (find_spec("s3fs") and find_spec("moto")):
+        pytest.skip("NOT TESTED, an S3 server needs the packages s3fs and moto[server]")
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVER],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert select.select([server.stdout], [], [], 120)[0], "the server said nothing"
+    yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+    server.stdin.close()
+    server.wait(60)
+    server.stdout.close()
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request, tmp_path) -> RemoteStore:
+    root = f"{tmp_path}/remote" if request.param == "file" else f"{tmp_path.name}/remote"
+    return RemoteStore(f"{request.param}://{root}")
+
+
+def saved(folder: Path, step: int, *, eval_loss: float | None = None) -> Path:
+    """A whole checkpoint as a save leaves it; what its tensors are does not matter here."""
+    path = folder / f"step-{step:010d}"
+    path.mkdir(parents=True)
+    (path / "__0_0.distcp").write_bytes(os.urandom(3000) + str(step).encode())
+    (path / "trainer.json").write_text(json.dumps({"step": step}))
+    entries = [manifest.describe(path / name) for name in ("__0_0.distcp", "trainer.json")]
+    manifest.write(path, entries, about={"step": step, "eval_loss": eval_loss})
+    return path
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def there_and_back_bit_for_bit(store, tmp_path, monkeypatch):
+    assert (store.whole(), store.latest(), store.fetch_newest(tmp_path / "none")) == ([], None, (None, []))
+    for step in (1, 2):
+        store.push(saved(tmp_path / "own", step))
+    assert store.whole() == ["step-0000000001", "step-0000000002"]
+    assert store.latest() == "step-0000000002"
+    path, problems = store.fetch_newest(tmp_path / "here")
+    assert problems == []
+    assert path == tmp_path / "here" / "step-0000000002"
+    assert content(path) == content(tmp_path / "own" / path.name)
+    one, _ = fetch_given(f"{store.url}/step-0000000001", tmp_path / "one")
+    assert content(one) == content(tmp_path / "own" / "step-0000000001")
+
+
+def an_upload_that_was_cut_short_is_no_checkpoint_and_is_taken_up_again(store, tmp_path, monkeypatch):
+    store.push(saved(tmp_path / "own", 1))
+    path = saved(tmp_path / "own", 2)
+    put, sent = store._fs.put_file, []
+
+    def dies(source, target):
+        if len(sent) == 2:  # before the manifest
+            raise OSError("the connection is gone")
+        sent.append(target)
+        put(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._fs, "put_file", dies)
+        with pytest.raises(CheckpointError, match="the connection is gone"):
+            store.push(path)
+    assert store.whole() == ["step-0000000001"]
+    assert store.partial() == ["step-0000000002"]
+    assert store.latest() == "step-0000000001"
+    assert store.fetch_newest(tmp_path / "here")[0].name == "step-0000000001"
+    store.push(path)
+    assert store.partial() == []
+    assert store.latest() == "step-0000000002"
+
+
+def a_damaged_one_is_named_and_the_one_before_is_offered(store, tmp_path, monkeypatch):
+    for step in (1, 2):
+        store.push(saved(tmp_path / "own", step))
+    store._fs.pipe_file(store._at("step-0000000002", "__0_0.distcp"), b"short")
+    path, problems = store.fetch_newest(tmp_path / "here")
+    assert path.name == "step-0000000001"
+    assert problems == [f"{store.url}/step-0000000002/__0_0.distcp: 5 bytes, written with 3001"]
+    assert [left.name for left in (tmp_path / "here").iterdir()] == ["step-0000000001"]
+    assert fetch_given(f"{store.url}/step-0000000002", tmp_path / "two") == (None, problems)
+
+
+def retention_and_never_over_another_one(store, tmp_path, monkeypatch):
+    for step, eval_loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 2.5)):
+        store.push(saved(tmp_path / "own", step, eval_loss=eval_loss), retention=Retention(keep_last=2, keep_best=True))
+    assert store.whole() == ["step-0000000002", "step-0000000003", "step-0000000004"]
+    assert store.retain(Retention(keep_last=1, keep_every_steps=3)) == ["step-0000000002"]
+    assert store.partial() == []
+    with pytest.raises(CheckpointError, match="exists already"):
+        store.push(tmp_path / "own" / "step-0000000004")
+
+
+TRIALS = (
+    there_and_back_bit_for_bit,
+    an_upload_that_was_cut_short_is_no_checkpoint_and_is_taken_up_again,
+    a_damaged_one_is_named_and_the_one_before_is_offered,
+    retention_and_never_over_another_one,
+)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.__name__)
+def test_what_fsspec_brings_along(trial, store, tmp_path, monkeypatch):
+    trial(store, tmp_path, monkeypatch)
+
+
+def test_all_of_it_on_a_real_s3_server(s3_endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    for number, trial in enumerate(TRIALS):
+        store = RemoteStore(f"s3://bucket-{number}/run")
+        store._fs.mkdir(f"bucket-{number}")
+        trial(store, tmp_path / str(number), monkeypatch)
+
+
+def test_a_protocol_that_is_not_here_is_one_clear_error():
+    with pytest.raises(ConfigError) as caught:
+        RemoteStore("nowhere://bucket/run")
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("restore.path", "nowhere://bucket/run")
+    assert "pip install pilotkit[s3]" in problem.fix
+
+
+@pytest.mark.skipif(not find_spec("s3fs"), reason="NOT TESTED, needs the package s3fs")
+def test_a_store_that_does_not_answer_is_told_and_restores_nothing(tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    found, problems = fetch_given("s3://bucket/run", tmp_path)
+    assert found is None
+    assert problems[0].startswith("s3://bucket/run: ")
