@@ -73,8 +73,9 @@ def _violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["go", "no_go", "incomplete"])
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [("go", "light"), ("go", "dark"), ("no_go", "dark"), ("incomplete", "light")]
+)
 def test_axe_finds_nothing_serious_and_the_page_asks_for_nothing(
     sample: dict[str, Any], visit: Any, tmp_path: Path, kind: str, scheme: str
 ) -> None:
@@ -85,11 +86,10 @@ def test_axe_finds_nothing_serious_and_the_page_asks_for_nothing(
     assert (seen.told, seen.asked) == ([], [])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_other_pages_likewise(sample: dict[str, Any], visit: Any, tmp_path: Path, scheme: str) -> None:
+def test_the_other_pages_likewise(sample: dict[str, Any], visit: Any, tmp_path: Path) -> None:
     pages = {**_others(sample, tmp_path), "japanese": _write(sample, tmp_path, language="ja")}
     for name, path in pages.items():
-        seen = visit(path, scheme=scheme)
+        seen = visit(path, scheme="light" if name == "compare" else "dark")
         assert _violations(seen.page) == [], name
         assert (seen.told, seen.asked) == ([], []), name
 
@@ -163,10 +163,10 @@ def test_a_filter_keeps_the_rows_that_hold_every_word(
     field = page.locator("#sweep ~ .filter").get_by_label(label)
     table = page.locator("#sweep ~ table")
     every = table.locator("tbody tr").count()
-    field.fill("128 2 x")
+    field.fill("750.31 128")
     kept = table.locator("tbody tr:visible").all_inner_texts()
     assert 0 < len(kept) < every
-    assert all("128" in text and "2 x" in text for text in kept)
+    assert all("128" in text and "750.31" in text for text in kept)
     assert page.locator("#sweep ~ .filter output").inner_text() == f"{len(kept)} / {every}"
     field.fill("")
     assert table.locator("tbody tr:visible").count() == every
