@@ -66,6 +66,7 @@ def _measured(key: str, *, hardware: str = "h100", seconds: float = 3.0) -> Comp
         number_format="fp32",
         compiled=False,
         rates={"peak_flops": 1e12, "memory_bandwidth": 1e12, "link_bandwidth": 1e11},
+        efficiency={"matmul": 0.5, "attention": 0.25, "elementwise": 0.77, "link": 0.7},
         shape={"strategy": "ddp", "num_devices": 8, "micro_batch_size": 4, "seq_len": 128, "grad_accum_steps": 1},
         work=_work(),
         estimated={"peak_allocated_bytes": 10 * GIB, "peak_reserved_bytes": 20 * GIB, "overhead_bytes": OVERHEAD},
@@ -163,3 +164,17 @@ def test_a_counted_estimate_is_corrected_by_nothing(make_run: Callable[..., Run]
     found = estimate.run(run)
     assert found.details["calibration"] == "analytic, uncalibrated"
     assert found.metrics.values["step_seconds"] == pytest.approx(2.0)
+
+
+def test_a_network_is_entered_through_all_devices_of_a_node(make_run: Callable[..., Run], workers: Any) -> None:
+    work = {"kernels": [], "collectives": [{"name": "allgather", "num_ranks": 16, "num_bytes": 16e9, "num_calls": 1}]}
+    workers.outcomes["estimate"] = Outcome("ok", 1.0, result=_result(work=work))
+    values = {
+        **H100,
+        "parallelism.num_nodes": 2,
+        "hardware.efficiencies": {"link": 0.5},
+        "estimate.network_bytes_per_second": 1e9,
+    }
+    parts = estimate.run(make_run("estimate", values)).details["step_parts"]
+    # 15 of 16 parts of 16 GB over eight times 1 GB/s, half of which is reached
+    assert parts["communication"] == pytest.approx(15e9 / (8e9 * 0.5))
