@@ -21,20 +21,21 @@ from machine import describe
 from published import Published, read
 
 from pilotkit.decide.calibration import MeasuredRun, calibrate
-from pilotkit.decide.step_time import Efficiency, Rates, StepTime, estimate_step_time
+from pilotkit.decide.step_time import STARTING_EFFICIENCY, Efficiency, Rates, StepTime, estimate_step_time
 from pilotkit.estimate.predict import Prediction, predict, work_of
 from pilotkit.units import GIB
 
-# Starting values of estimate.*_efficiency.
-EFFICIENCY = Efficiency(matmul=0.55, attention=0.25, elementwise=0.77, link=0.7)
-# Dense bf16 peak, memory and link bandwidth; between nodes 200 Gbit/s a device is assumed, as no row states it.
+# conf/hardware/a100.yaml
+A100 = Efficiency(matmul=0.75, attention=0.5, elementwise=0.8, link=0.7)
+# Dense bf16 peak, memory and link bandwidth; between nodes 200 Gbit/s for each of eight devices are assumed, as no row
+# states it.
 DEVICES = {
     "A100 SXM 80GB": Rates(312e12, 2.039e12, 300e9, 5e-6),
     "A100 80GB": Rates(312e12, 2.039e12, 300e9, 5e-6),
     "A100 SXM4 40GB": Rates(312e12, 1.555e12, 300e9, 5e-6),
     "H100 SXM 96GB": Rates(989e12, 2.4e12, 450e9, 5e-6),
 }
-NETWORK = 25e9
+NETWORK = 8 * 25e9
 NUM_PER_NODE = 8
 
 
@@ -132,7 +133,7 @@ def _time(row: Published, prediction: Prediction, rates: Rates) -> StepTime:
         rates=slowest,
         gradient_bytes=prediction.static.get("buckets", 0),
         dp_replicate=row.num_devices,
-        efficiency=EFFICIENCY,
+        efficiency=A100 if row.row["gpu"].startswith("A100") else STARTING_EFFICIENCY,
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
+EFFICIENCIES = ("matmul", "attention", "bandwidth", "link")
+
 
 def check_estimate(config: PilotConfig) -> Iterator[Problem]:
     """Shapes that exist, a table that is there, hardware options that are known, and a question that has an answer."""
@@ -22,6 +24,12 @@ def check_estimate(config: PilotConfig) -> Iterator[Problem]:
     if options.measured_csv is not None and not Path(options.measured_csv).is_file():
         fix = "give its path from where pilotkit is started"
         yield Problem("estimate.measured_csv", options.measured_csv, "a CSV file that exists", fix)
+    for name, share in config.hardware.efficiencies.items():
+        if name not in EFFICIENCIES or not 0 < share <= 1:
+            allowed = f"shares above 0 and up to 1 of {', '.join(EFFICIENCIES)}"
+            yield Problem(
+                f"hardware.efficiencies.{name}", share, allowed, "for example hardware.efficiencies.matmul=0.6"
+            )
     known = list_groups()["hardware"]
     unknown = [name for name in options.compare_hardware if name not in known or name == "cpu"]
     if unknown:

@@ -27,20 +27,21 @@ class EstimateOptions:
     communication_bytes: int = option(1073741824, ge=0)
     """NCCL or RCCL buffers of more than one rank, bytes, outside of the allocator. 1 GiB: 1 to 2 GiB were seen after
     the first collective of two A100 or H100 (stas00/ml-engineering training/performance/README.md @744d01e)."""
-    matmul_efficiency: float = option(0.55, gt=0, le=1)
-    """Share of the dense peak that matrix products reach. Starting value, from H100 runs with published speeds (0.75 on
-    A100, from few): uncalibrated. It, and the next three, stand for a whole step of a large model."""
-    attention_efficiency: float = option(0.25, gt=0, le=1)
-    """The same for fused attention, causal counted half. Starting value from H100 runs; 0.5 on A100."""
-    bandwidth_efficiency: float = option(0.77, gt=0, le=1)
-    """Share of memory bandwidth that all other kernels reach. Starting value from H100 runs; 0.8 on A100."""
-    link_efficiency: float = option(0.7, gt=0, le=1)
-    """Share of `hardware.link_bandwidth_bytes_per_second` that collectives reach. A guess to calibrate."""
+    matmul_efficiency: Optional[float] = option(None, gt=0, le=1)
+    """Share of the dense peak that matrix products reach, uncalibrated. It, and the next three, stand for a whole step
+    of a large model. Null: `hardware.efficiencies`, else a starting value from published H100 speeds, 0.55."""
+    attention_efficiency: Optional[float] = option(None, gt=0, le=1)
+    """The same for fused attention, causal counted half; starting value 0.25."""
+    bandwidth_efficiency: Optional[float] = option(None, gt=0, le=1)
+    """Share of memory bandwidth that all other kernels reach; starting value 0.77."""
+    link_efficiency: Optional[float] = option(None, gt=0, le=1)
+    """Share of the bandwidth between devices that collectives reach; starting value 0.7, a guess to calibrate."""
     kernel_seconds: float = option(5e-6, ge=0)
     """Host time to launch one kernel, seconds: a step takes at least this for each. 5 to 10 us in eager PyTorch; a
     guess to calibrate."""
     network_bytes_per_second: Optional[float] = option(None, gt=0)
-    """Bandwidth of each device between nodes, bytes per second. Null: more than one node has no time estimate."""
+    """Bandwidth of each device between nodes, bytes per second. A ring enters a node through all of its devices at
+    once. Null: more than one node has no time estimate."""
     workspace_bytes: int = option(67108864, ge=0)
     """Workspaces of the matrix library, bytes: 8 buffers of 4 MiB (CUBLAS_WORKSPACE_CONFIG=:4096:8, which the worker
     sets) for each of the two threads, forward's and backward's."""

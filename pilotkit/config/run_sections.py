@@ -34,6 +34,9 @@ class HardwareConfig:
     """Dense peak by number format (`fp32 tf32 fp16 bf16 fp8`), FLOP per second. Empty: no MFU is claimed."""
     link_bandwidth_bytes_per_second: Optional[float] = option(None, gt=0)
     """One direction between two devices of a node, bytes per second."""
+    efficiencies: Dict[str, float] = field(default_factory=dict)
+    """Share of these peaks that a whole step of a large model reaches, before anything was measured: matmul, attention,
+    bandwidth, link (0 to 1). What is left out has the starting value of stage `estimate`."""
     power_watts: Optional[float] = option(None, gt=0)
     """Board power limit of one device, watts."""
     device_name_pattern: Optional[str] = None

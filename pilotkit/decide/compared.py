@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ def compare(
     compiled: bool,
     allocator: str,
     overhead_bytes: int,
+    efficiency: Efficiency,
     earlier: Sequence[Record],
 ) -> Comparison:
     """A measurement beside what the worker found of its shape. `earlier` are records of estimates."""
@@ -53,6 +55,7 @@ def compare(
         number_format=number_format,
         compiled=compiled,
         rates={name: float(value) for name, value in peaks.items() if value},
+        efficiency=dataclasses.asdict(efficiency),
         shape=measurement.shape,
         work=traced["work"],
         estimated=estimated,

@@ -28,6 +28,10 @@ class Efficiency:
     """Of the bandwidth between devices."""
 
 
+# From H100 runs with published speeds; the link is a guess.
+STARTING_EFFICIENCY = Efficiency(matmul=0.55, attention=0.25, elementwise=0.77, link=0.7)
+
+
 @dataclass(frozen=True)
 class Rates:
     """What a device can do at best: FLOP/s of the precision, bytes per second, and seconds to launch a kernel.

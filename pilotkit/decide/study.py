@@ -83,6 +83,11 @@ class Candidate:
         return str((self.config.get("activation_checkpointing") or {}).get("mode") or "none")
 
     @property
+    def keep_every(self) -> int:
+        """Of selective recomputation: every n-th matrix product is kept."""
+        return int((self.config.get("activation_checkpointing") or {}).get("keep_every") or 1)
+
+    @property
     def micro_batch_size(self) -> int:
         return int(self.config["train"]["micro_batch_size"])
 
@@ -107,7 +112,8 @@ class Candidate:
         """`8 x h100, fsdp, bf16_mixed, micro-batch 4`: what tells the options of a study apart."""
         parts = [f"{self.num_devices} x {self.hardware}", self.strategy, self.precision]
         if self.activation_checkpointing != "none":
-            parts.append(f"{self.activation_checkpointing} recomputation")
+            kept = f" (every {self.keep_every} products)" if self.keep_every > 1 else ""
+            parts.append(f"{self.activation_checkpointing} recomputation{kept}")
         return ", ".join([*parts, f"micro-batch {self.micro_batch_size}"])
 
     def overrides(self) -> list[str]:
@@ -117,6 +123,8 @@ class Candidate:
             words.append(f"parallelism.num_nodes={self.num_nodes}")
         if self.activation_checkpointing != "none":
             words.append(f"activation_checkpointing={self.activation_checkpointing}")
+        if self.keep_every > 1:
+            words.append(f"activation_checkpointing.keep_every={self.keep_every}")
         return [*words, f"train.micro_batch_size={self.micro_batch_size}"]
 
     def command_words(self, typed: Sequence[str]) -> list[str]:
@@ -148,7 +156,7 @@ def training_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_sibling(one: Candidate, other: Candidate) -> bool:
     """Whether two candidates differ in nothing but how many devices there are (and what each takes in a step)."""
-    names = ("hardware", "strategy", "precision", "activation_checkpointing", "micro_batch_size")
+    names = ("hardware", "strategy", "precision", "activation_checkpointing", "keep_every", "micro_batch_size")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 

@@ -9,13 +9,13 @@ point then. Peaks of any number of points are one matrix product over the few ev
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotkit.estimate.allocator import replay
+from pilotkit.estimate.allocator import Request, replay
 from pilotkit.estimate.events import Event, Trace
 from pilotkit.estimate.predict import Estimator, requests
 
@@ -51,13 +51,23 @@ class Fit:
 
     def at(self, micro_batch_size: int, seq_len: int) -> Trace:
         """The trace of one point."""
-        terms = _terms(self.basis, np.array([micro_batch_size]), np.array([seq_len]))[0]
-        sizes = np.rint(self.sizes @ terms).astype(np.int64)
         events = [
-            dataclasses.replace(event, num_bytes=int(size))
-            for event, size in zip(self.trace.events, sizes, strict=True)
+            dataclasses.replace(event, num_bytes=size)
+            for event, size in zip(self.trace.events, self.event_bytes(micro_batch_size, seq_len), strict=True)
         ]
         return dataclasses.replace(self.trace, events=events)
+
+    def event_bytes(self, micro_batch_size: int, seq_len: int) -> list[int]:
+        """Bytes of each event at one point."""
+        terms = _terms(self.basis, np.array([micro_batch_size]), np.array([seq_len]))[0]
+        sizes: list[int] = np.rint(self.sizes @ terms).astype(np.int64).tolist()
+        return sizes
+
+    def requests(self, micro_batch_size: int, seq_len: int) -> Iterator[Request]:
+        """What the allocator is asked at one point; no events are made for it, as a grid asks hundreds of times."""
+        yield from requests(dataclasses.replace(self.trace, events=[]))
+        for event, size in zip(self.trace.events, self.event_bytes(micro_batch_size, seq_len), strict=True):
+            yield event.tensor, size, event.stream
 
     def peaks(self, batches: Floats, lengths: Floats) -> Floats:
         """(points,): the highest of the rows."""
@@ -86,8 +96,8 @@ class Grid:
 
     def peak_reserved_bytes(self, *, micro_batch_size: int, seq_len: int, expandable: bool) -> int:
         """One point through the allocator."""
-        trace = (self.one if micro_batch_size == 1 else self.many).at(micro_batch_size, seq_len)
-        return replay(requests(trace), expandable=expandable).peak_reserved_bytes
+        found = self.one if micro_batch_size == 1 else self.many
+        return replay(found.requests(micro_batch_size, seq_len), expandable=expandable).peak_reserved_bytes
 
     def largest_micro_batch(self, seq_len: int, *, limit_bytes: float) -> int:
         """The largest micro-batch size whose allocated peak stays within the limit; 0 when not even 1 does."""

@@ -40,6 +40,8 @@ class Comparison:
     compiled: bool
     rates: dict[str, float]
     """The hardware option's peaks at that time; empty where it names none."""
+    efficiency: dict[str, float]
+    """What was assumed of each class of kernels: matmul, attention, elementwise, link."""
     shape: dict[str, Any]
     """strategy, num_devices, micro_batch_size, seq_len, grad_accum_steps."""
     work: dict[str, Any]

@@ -13,7 +13,7 @@ from pilotkit.decide.compared import Pool, compare, pool_of, run_of
 from pilotkit.decide.fit import Overhead, overhead_of
 from pilotkit.decide.measured import Measurement, family_of, measurements_of
 from pilotkit.decide.measured_table import BadTable, read_table
-from pilotkit.decide.step_time import REFERENCE_PROCESSOR, Efficiency, Rates
+from pilotkit.decide.step_time import REFERENCE_PROCESSOR, STARTING_EFFICIENCY, Efficiency, Rates
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.records import atomic
 from pilotkit.records.comparisons import Comparison, read_comparisons, write_comparison
@@ -76,7 +76,12 @@ def calibrated_for(run: Run, history: History, hardware: Mapping[str, Any]) -> C
     )
     family = family_of(dataclasses.asdict(run.config))
     runs = [
-        run_of(found, rates=_rates_there(run, found, hardware), efficiency=efficiency_of(run), family=family)
+        run_of(
+            found,
+            rates=_rates_there(run, found, hardware),
+            efficiency=_efficiency_there(run, found, hardware),
+            family=family,
+        )
         for found in pool.comparisons
     ]
     return Calibrated(calibrate(runs, carried_from=pool.carried_from), pool, runs)
@@ -121,6 +126,7 @@ def _compared(
             number_format=run.config.precision.flops_format,
             compiled=run.config.train.compile,
             allocator=run.config.estimate.allocator,
+            efficiency=efficiency_of(run, plain["hardware"]),
             overhead_bytes=overhead_for(run, num_devices=item.shape["num_devices"]).num_bytes,
             earlier=earlier,
         )
@@ -141,15 +147,22 @@ def overhead_for(run: Run, *, num_devices: int, device_type: str | None = None) 
     )
 
 
-def efficiency_of(run: Run) -> Efficiency:
-    """What is assumed of each class of kernels before anything was measured."""
-    options = run.config.estimate
+def efficiency_of(run: Run, hardware: Mapping[str, Any]) -> Efficiency:
+    """What is assumed of each class before anything was measured: asked for, of the hardware, or a starting value."""
+    options, known, start = run.config.estimate, hardware.get("efficiencies") or {}, STARTING_EFFICIENCY
     return Efficiency(
-        matmul=options.matmul_efficiency,
-        attention=options.attention_efficiency,
-        elementwise=options.bandwidth_efficiency,
-        link=options.link_efficiency,
+        matmul=options.matmul_efficiency or known.get("matmul", start.matmul),
+        attention=options.attention_efficiency or known.get("attention", start.attention),
+        elementwise=options.bandwidth_efficiency or known.get("bandwidth", start.elementwise),
+        link=options.link_efficiency or known.get("link", start.link),
     )
+
+
+def _efficiency_there(run: Run, found: Comparison, hardware: Mapping[str, Any]) -> Efficiency:
+    """What was assumed of the device on which a comparison was made."""
+    if found.hardware == hardware["name"]:
+        return efficiency_of(run, hardware)
+    return Efficiency(**found.efficiency)
 
 
 def rates_of(run: Run, hardware: Mapping[str, Any], *, num_devices: int) -> Rates | str:
@@ -175,7 +188,10 @@ def rates_of(run: Run, hardware: Mapping[str, Any], *, num_devices: int) -> Rate
         return f"{', '.join(lacking)} is not given"
     assert peak
     assert bandwidth
-    slowest = min(link or 1.0, network or link or 1.0) if crosses else link or 1.0
+    slowest = link or 1.0
+    if crosses and network:
+        # A ring over all ranks enters a node once, through all of its devices side by side.
+        slowest = min(slowest, network * int(hardware["device_count"]))
     return Rates(peak, bandwidth, slowest, options.kernel_seconds, launches_ahead=hardware["device_type"] != "cpu")
 
 

@@ -81,7 +81,7 @@ class Judge:
             rates=rates,
             gradient_bytes=entry["metrics"].get("buckets_bytes", 0.0),
             dp_replicate=self.run.arithmetic.dp_replicate if sharded else num_devices,
-            efficiency=efficiency_of(self.run),
+            efficiency=efficiency_of(self.run, option),
         )
         return calibration.step(raw)
 

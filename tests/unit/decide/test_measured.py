@@ -142,6 +142,7 @@ def _comparison(**changed: Any) -> Comparison:
         "compiled": False,
         "allocator": "expandable",
         "overhead_bytes": 10,
+        "efficiency": Efficiency(matmul=0.5, attention=0.5, elementwise=0.5, link=0.5),
         "earlier": [],
         **changed,
     }

@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., int | None]]:
         )[0]
 
     yield run
-    assert members(tmp_path) == []
+    wait_until_nobody_is_left(tmp_path)
 
 
 def members(folder: Path) -> list[int]:
@@ -51,6 +51,14 @@ def members(folder: Path) -> list[int]:
         if entry.info["cwd"] == str(folder) and entry.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(entry.pid)
     return found
+
+
+def wait_until_nobody_is_left(folder: Path) -> None:
+    """They were killed when the call returned; a busy machine takes its time to carry that out."""
+    deadline = time.monotonic() + 60
+    while members(folder):
+        assert time.monotonic() < deadline, members(folder)
+        time.sleep(0.01)
 
 
 def wait_for(path: Path) -> None:
@@ -100,7 +108,7 @@ def test_ctrl_c_ends_the_processes_and_goes_on(run: Callable[..., int | None], t
 
     with pytest.raises(KeyboardInterrupt):
         run(STUBBORN, while_running=interrupt)
-    assert members(tmp_path) == []
+    wait_until_nobody_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
@@ -134,7 +142,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_by_its_mark(
     code = "import os, time; os.setsid(); open('up', 'w').close(); time.sleep(60)"
     (tmp_path / "hide.py").write_text(code, encoding="utf-8")
     assert run(f"'{sys.executable}' -S hide.py & while ! test -e up; do sleep 0.02; done") == 0
-    assert members(tmp_path) == []
+    wait_until_nobody_is_left(tmp_path)
 
 
 def test_processes_of_another_run_are_left_alone(tmp_path: Path, run: Callable[..., int | None]) -> None:
