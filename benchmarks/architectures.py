@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class Model:
     disk: str = "config"
     """`config`, `float32`, `float16`, or `text`: float32 weights, a tokenizer, and a data set of text."""
     data: tuple[str, ...] = ("data=synthetic", f"data.kwargs.vocab_size={VOCAB}")
-    more: tuple[str, ...] = field(default=())
 
 
 def rows(name: str, **kwargs: int) -> tuple[str, ...]:
@@ -231,11 +230,13 @@ def _texts() -> list[str]:
     return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "pilotkit" / "meter").glob("*.py"))]
 
 
-def run_stage(folder: Path, name: str, model: Model, stage: str) -> tuple[str, dict[str, Any], str]:
+def run_stage(
+    folder: Path, name: str, model: Model, stage: str, overrides: list[str]
+) -> tuple[str, dict[str, Any], str]:
     """`(status, record, what was printed)` of one command."""
     command = [
         sys.executable, "-m", "pilotkit", f"stage={stage}", f"name={name}", "model=hf", f"model.name=models/{name}",
-        "model.revision=null", f"model.kwargs.auto_class={model.auto_class}", *QUICK, *model.data, *model.more,
+        "model.revision=null", f"model.kwargs.auto_class={model.auto_class}", *QUICK, *model.data, *overrides,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -257,7 +258,7 @@ def summary(stage: str, record: dict[str, Any]) -> str:
         return f"{details['precision']['verdict']} {modes}".strip()
     if stage == "pilot":
         bad = [f"{name}:{item['status']}" for name, item in details["strategies"].items() if item["status"] != "ok"]
-        return " ".join(bad) or "ddp fsdp"
+        return " ".join(bad) or " ".join(details["strategies"])
     return "equal" if record["status"] == "ok" else "differs"
 
 
@@ -267,6 +268,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--keep", type=Path, help="work in this folder and leave it")
+    parser.add_argument("--override", action="append", default=[], help="one more override for every command")
     options = parser.parse_args()
     stages = options.stages.split(",")
     print(describe("torch", "transformers"))
@@ -279,7 +281,7 @@ def main() -> int:
         make(folder / "models" / name, model)
         started, cells = time.monotonic(), []
         for stage in stages:
-            status, record, printed = run_stage(folder, name, model, stage)
+            status, record, printed = run_stage(folder, name, model, stage, options.override)
             good = status == "ok"
             bad = [] if not good or stage != "pilot" else [s for s in summary(stage, record).split() if ":" in s]
             failed += not good or bool(bad)

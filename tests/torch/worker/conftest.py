@@ -23,6 +23,8 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.worker import session
 
 MINE = """
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
@@ -31,16 +33,23 @@ class Mine(nn.Module):
     def __init__(self, width, fault):
         super().__init__()
         self.embed, self.head = nn.Embedding(256, width), nn.Linear(width, 256)
-        self.fault = fault
+        self.fault, self.kept = fault, []
 
     def forward(self, input_ids, labels):
-        logits = self.head(self.embed(input_ids))
+        hidden = self.embed(input_ids)
+        if self.fault == "leave autocast":
+            with torch.autocast("cpu", enabled=False):
+                logits = self.head(hidden.float())
+        else:
+            logits = self.head(hidden)
+        if self.fault == "keep logits" and not self.training:
+            self.kept.append(logits)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         if self.fault == "nan in evaluation" and not self.training:
             loss = loss * float("nan")
         if self.fault == "raise":
             raise ValueError("bad row 17")
-        return type("Output", (), {"loss": loss, "logits": logits})()
+        return SimpleNamespace(loss=loss, logits=logits)
 
 
 def build(width=8, fault=""):
