@@ -58,8 +58,10 @@ class Session:
 
     @property
     def is_beside_driver(self) -> bool:
-        """The first rank of the first node: of several nodes, rank 0 may be on any."""
-        return self.local_rank == 0 and not self.node_rank
+        """Rank 0; of several nodes the first rank of the first one, as rank 0 may be on any."""
+        if self.node_rank is None:
+            return self.rank == 0
+        return self.local_rank == 0 and self.node_rank == 0
 
     def share(self, result: dict[str, Any]) -> dict[str, Any]:
         """Rank 0's result on every rank of a run on several nodes, which need not see each other's files."""

@@ -41,7 +41,15 @@ def test_only_rank_0_is_heard(make_run_dir: MakeRunDir) -> None:
     run_dir = make_run_dir(phase="measure")
     with open_session(run_dir, phase="measure") as session:
         dataclasses.replace(session, rank=1).progress(1, 2, label="x")
-    assert not run_dir.phase("measure").progress.exists()
+        # Rank 0 of several nodes may be on any; who is heard, and told to stop, is on the first.
+        dataclasses.replace(session, node_rank=1).progress(1, 2, label="x")
+        session.phase_dir.stop.touch()
+        assert not dataclasses.replace(session, node_rank=1).is_told_to_stop()
+        assert not run_dir.phase("measure").progress.exists()
+        first = dataclasses.replace(session, rank=2, node_rank=0)
+        first.progress(1, 2, label="x", step=7)
+        assert first.is_told_to_stop()
+    assert json.loads(run_dir.phase("measure").progress.read_text()) == {"label": "x", "done": 1, "total": 2, "step": 7}
 
 
 def test_seconds_since_the_process_that_the_driver_started(
