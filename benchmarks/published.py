@@ -158,5 +158,6 @@ def _memory(row: Row) -> tuple[float, str] | None:
         value = float(row["peak_mem"])
     except ValueError:
         return None
-    factor = 1e9 / GIB if row["peak_mem_unit"].startswith("GB") else 1.0
+    # "GB" alone is what training logs call GiB; decimal ones say so.
+    factor = 1e9 / GIB if row["peak_mem_unit"].startswith("GB (") else 1.0
     return value * factor, "reserved" if "reserved" in row["peak_mem_kind"] else "allocated"

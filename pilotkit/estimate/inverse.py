@@ -14,6 +14,7 @@ import numpy as np
 from pilotkit.errors import PilotkitError
 from pilotkit.estimate.grid import Grid
 from pilotkit.estimate.predict import Estimator
+from pilotkit.estimate.trace import trace_fake
 
 MAX_MICRO_BATCH = 1 << 14
 MAX_SEQ_LEN = 1 << 22
@@ -57,32 +58,38 @@ def largest(fits: Callable[[int], bool], *, most: int) -> int:
 def largest_micro_batch(held: Held, seq_len: int, *, limit: float) -> dict[str, Any]:
     """The largest micro-batch for one sequence length, and what it holds; 0 when one row is too much."""
     found = largest(lambda size: held(size, seq_len) <= limit, most=MAX_MICRO_BATCH)
-    return {"seq_len": seq_len, "micro_batch_size": found, "held_bytes": held(found, seq_len) if found else None}
+    return {
+        "seq_len": seq_len,
+        "micro_batch_size": found,
+        "held_bytes": held(found, seq_len) if found else None,
+        "bounded_by": "the search" if found == MAX_MICRO_BATCH else "memory",
+    }
 
 
 def longest_sequence(held: Held, micro_batch_size: int, *, limit: float, estimator: Estimator) -> dict[str, Any]:
-    """The longest sequence for one micro-batch size, tokens. Traced there once: a model may take fewer tokens than its
+    """The longest sequence for one micro-batch size, tokens. Tried there once: a model may take fewer tokens than its
     memory would (learned positions), and then the answer is the longest that it does take."""
     found = largest(lambda length: held(micro_batch_size, length) <= limit, most=MAX_SEQ_LEN)
-    problem = None
-    if found:
-        problem = _refusal(estimator, micro_batch_size, found)
-        if problem is not None:
-            found = largest(lambda length: _refusal(estimator, micro_batch_size, length) is None, most=found)
+    bounded_by = "the search" if found == MAX_SEQ_LEN else "memory"
+    if found and not _takes(estimator, micro_batch_size, found):
+        found = largest(lambda length: _takes(estimator, micro_batch_size, length), most=found)
+        bounded_by = "the model"
     return {
         "micro_batch_size": micro_batch_size,
         "seq_len": found,
         "held_bytes": held(micro_batch_size, found) if found else None,
-        "bounded_by": "the model" if problem is not None else "memory",
+        "bounded_by": bounded_by,
     }
 
 
-def _refusal(estimator: Estimator, micro_batch_size: int, seq_len: int) -> str | None:
+def _takes(estimator: Estimator, micro_batch_size: int, seq_len: int) -> bool:
+    """Whether the model accepts rows of this length; its first repeated unit is enough to see it."""
+    source = estimator.source
     try:
-        estimator.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
-    except PilotkitError as error:
-        return str(error)
-    return None
+        trace_fake(source, micro_batch_size=micro_batch_size, seq_len=seq_len, num_blocks=source.period or None)
+    except PilotkitError:
+        return False
+    return True
 
 
 def device_counts(*, most: int, devices_per_node: int) -> Iterator[int]:

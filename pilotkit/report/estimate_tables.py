@@ -81,10 +81,15 @@ def answer_rows(details: Mapping[str, Any]) -> Iterator[tuple[str, list[str], li
     answers = details.get("answers") or {}
     if "largest_micro_batch" in answers:
         rows = [
-            [str(item["seq_len"]), str(item["micro_batch_size"] or "none"), _bytes(item["held_bytes"])]
+            [
+                str(item["seq_len"]),
+                str(item["micro_batch_size"] or "none"),
+                _bytes(item["held_bytes"]),
+                item["bounded_by"],
+            ]
             for item in answers["largest_micro_batch"]
         ]
-        yield "Largest micro-batch that fits", ["seq-len", "micro-batch", "allocator holds"], rows
+        yield "Largest micro-batch that fits", ["seq-len", "micro-batch", "allocator holds", "bounded by"], rows
     if "longest_sequence" in answers:
         rows = [
             [

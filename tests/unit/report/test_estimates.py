@@ -34,7 +34,7 @@ def test_a_limit_far_above_is_left_out() -> None:
 def test_answers_in_words() -> None:
     details: dict[str, Any] = {
         "answers": {
-            "largest_micro_batch": [{"seq_len": 64, "micro_batch_size": 0, "held_bytes": None}],
+            "largest_micro_batch": [{"seq_len": 64, "micro_batch_size": 0, "held_bytes": None, "bounded_by": "memory"}],
             "longest_sequence": [
                 {"micro_batch_size": 2, "seq_len": 1024, "held_bytes": GIB, "bounded_by": "the model"}
             ],
@@ -42,7 +42,7 @@ def test_answers_in_words() -> None:
     }
     found = {title: rows for title, _, rows in answer_rows(details)}
     assert found == {
-        "Largest micro-batch that fits": [["64", "none", ""]],
+        "Largest micro-batch that fits": [["64", "none", "", "memory"]],
         "Longest sequence that fits": [["2", "1024", "1.00 GiB", "the model"]],
     }
 
