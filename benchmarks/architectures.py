@@ -1,6 +1,6 @@
 """Hugging Face architectures through the stages as a user runs them: each a folder on the disk and a command line.
 
-    python benchmarks/architectures.py [NAME ...] [--stages prove,measure,numerics,pilot,restore] [--keep FOLDER]
+    python benchmarks/architectures.py [NAME ...] [--stages estimate,prove,measure,numerics,pilot,restore] [--keep FOLDER]
 
 Makes every model small and random from transformers' own configuration class, offline: some as a bare `config.json`,
 some with weights, one with weights in float16, one with a tokenizer and a text data set beside it. Prints a table, one
@@ -28,7 +28,7 @@ import transformers
 from machine import describe
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("prove", "measure", "numerics", "pilot", "restore")
+STAGES = ("estimate", "prove", "measure", "numerics", "pilot", "restore")
 VOCAB = 512
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 TEXT = {"vocab_size": VOCAB, "max_position_embeddings": 128, **SMALL}
@@ -249,6 +249,8 @@ def run_stage(
 def summary(stage: str, record: dict[str, Any]) -> str:
     """What the stage found, in a few characters."""
     metrics, details = record["metrics"], record["details"]
+    if stage == "estimate":
+        return f"{metrics['peak_allocated_bytes'] / 1e6:.1f} MB"
     if stage == "prove":
         return f"loss {metrics['first_loss']:.2f}>{metrics['last_loss']:.2f}"
     if stage == "measure":
