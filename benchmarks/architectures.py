@@ -5,7 +5,8 @@
 Makes every model small and random from transformers' own configuration class, offline: some as a bare `config.json`,
 some with weights, two with weights in float16, one with a tokenizer and a text data set beside it. Prints a table, one
 row a model and one cell a stage: the status of its record, and what it found. Exits 1 when a stage did not get through.
-`estimate` may be named among the stages too. Needs the `hf` extra. About two minutes a model on two cores, most of it starting processes.
+`estimate` may be named among the stages too. Needs the `hf` extra. About two minutes a model on two cores, most of it
+starting processes.
 """
 
 from __future__ import annotations
