@@ -1,11 +1,12 @@
 """Hugging Face architectures through the stages as a user runs them: each a folder on the disk and a command line.
 
-    python benchmarks/architectures.py [NAME ...] [--stages prove,measure,numerics,pilot,restore] [--keep FOLDER]
+    python benchmarks/architectures.py [NAME ...] [--stages prove,measure,...] [--keep FOLDER]
 
 Makes every model small and random from transformers' own configuration class, offline: some as a bare `config.json`,
-some with weights, one with weights in float16, one with a tokenizer and a text data set beside it. Prints a table, one
+some with weights, two with weights in float16, one with a tokenizer and a text data set beside it. Prints a table, one
 row a model and one cell a stage: the status of its record, and what it found. Exits 1 when a stage did not get through.
-Needs the `hf` extra. About two minutes a model on two cores, most of it starting processes.
+`estimate` may be named among the stages too. Needs the `hf` extra. About two minutes a model on two cores, most of it
+starting processes.
 """
 
 from __future__ import annotations
@@ -249,6 +250,8 @@ def run_stage(
 def summary(stage: str, record: dict[str, Any]) -> str:
     """What the stage found, in a few characters."""
     metrics, details = record["metrics"], record["details"]
+    if stage == "estimate":
+        return f"{metrics['peak_allocated_bytes'] / 1e6:.1f} MB"
     if stage == "prove":
         return f"loss {metrics['first_loss']:.2f}>{metrics['last_loss']:.2f}"
     if stage == "measure":

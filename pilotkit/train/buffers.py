@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pilotkit.train.ranks import gather_objects, rank_and_world_size
 
@@ -21,8 +22,10 @@ class MovingBuffers:
         self._model = model
         self._names: list[str] | None = None
         self._before: dict[str, Tensor] = {}
-        if rank_and_world_size()[1] > 1:
-            self._before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        buffers = dict(model.named_buffers())
+        # A model that is only traced has no values to compare, and nobody to agree with.
+        if rank_and_world_size()[1] > 1 and not any(isinstance(buffer, FakeTensor) for buffer in buffers.values()):
+            self._before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
 
     @torch.no_grad()
     def agree(self) -> None:

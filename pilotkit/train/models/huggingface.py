@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from pilotkit.errors import ConfigError, Problem
@@ -43,12 +44,16 @@ def build(
         config = transformers.AutoConfig.from_pretrained(name, revision=revision)
         # Training keeps no cache of keys and values; one that grows also breaks recomputation in backward.
         config.use_cache = False
+        # What the folder says of its dtype is how the weights lie there, not how they are to be trained.
+        setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
         model = _build(auto, config, name=name, revision=revision, weights=weights)
     except (OSError, ValueError) as error:
         fix = f"transformers says: {error}"
         raise ConfigError([Problem("model.name", name, "a hub id, or a local folder with config.json", fix)]) from error
-    # from_pretrained may keep the checkpoint's dtype and leaves the model in eval mode.
-    return model.float().train()
+    # from_pretrained may keep the checkpoint's dtype and leaves the model in eval mode. Nothing is converted that need
+    # not be: a model that is only traced cannot be.
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return (model if floating <= {torch.float32} else model.float()).train()
 
 
 def _build(auto: Any, config: Any, *, name: str, revision: str | None, weights: str) -> nn.Module:

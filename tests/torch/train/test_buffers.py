@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pilotkit.train import buffers
 from pilotkit.train.buffers import MovingBuffers
 
 
@@ -20,8 +22,17 @@ def test_statistics_are_the_same_on_every_rank_and_come_back(strategy, two_ranks
 
 def test_one_process_has_nothing_to_agree_about():
     model = torch.nn.BatchNorm1d(2)
-    buffers = MovingBuffers(model)
+    moving = MovingBuffers(model)
     model(torch.randn(4, 2))
     moved = model.running_mean.clone()
-    buffers.agree()
+    moving.agree()
     assert torch.equal(model.running_mean, moved)
+
+
+def test_a_traced_model_has_no_values_to_compare(monkeypatch):
+    monkeypatch.setattr(buffers, "rank_and_world_size", lambda: (0, 2))
+    with FakeTensorMode():
+        model = torch.nn.BatchNorm1d(2)
+        moving = MovingBuffers(model)
+        model(torch.randn(4, 2))
+        moving.agree()
