@@ -36,7 +36,8 @@ class NvmlError(Exception):
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The real module with recorded answers in place of the driver's."""
-    pynvml = pytest.importorskip("pynvml")
+    import pynvml
+
     memory = pynvml.c_nvmlMemory_v2_t(
         version=pynvml.nvmlMemory_v2, total=80 * GIB, reserved=GIB // 2, free=67 * GIB, used=13 * GIB
     )
@@ -120,7 +121,6 @@ def test_without_the_library_there_is_no_answer(vendor: str, monkeypatch: pytest
 
 def test_the_real_library_on_a_machine_without_its_driver() -> None:
     """Where there is a driver this device does not exist; either way it is no answer and no error."""
-    pytest.importorskip("pynvml")
     assert read_device_use(Accelerator("cuda", "ffff:ff:1f.0")) is None  # type: ignore[arg-type]
 
 

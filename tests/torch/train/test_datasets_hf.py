@@ -10,7 +10,8 @@ TEXTS = ["hello ", "world, ", "", "again "] * 4  # 19 bytes four times: 76 bytes
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
-    hf = pytest.importorskip("datasets")
+    import datasets as hf
+
     monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     hf.Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
     return str(tmp_path / "saved")

@@ -16,7 +16,6 @@ from pilotkit.train import activation_checkpointing, float8
 def test_only_the_layers_of_the_blocks_are_converted_and_their_values_are_cast(
     recipe: str, workload: ModuleType
 ) -> None:
-    pytest.importorskip("torchao")
     tokens = torch.arange(32).view(2, 16) % 32
     torch.manual_seed(0)
     model = workload.build_model()
@@ -34,7 +33,6 @@ def test_only_the_layers_of_the_blocks_are_converted_and_their_values_are_cast(
 
 
 def test_what_cannot_be_converted_is_refused(workload: ModuleType) -> None:
-    pytest.importorskip("torchao")
     with pytest.raises(ConfigError, match=r"Linear has no nn.ModuleList of equal blocks; name one by model.blocks"):
         float8.convert(torch.nn.Linear(16, 16), recipe="tensorwise", blocks=None, emulate=True)
     odd = torch.nn.ModuleList(torch.nn.Linear(16, 15) for _ in range(2))

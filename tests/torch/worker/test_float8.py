@@ -59,7 +59,6 @@ def test_which_devices_have_it(capability: tuple[int, int], arch: str, problem: 
 
 
 def test_numerics_compares_it_with_fp32(make_run_dir: Callable[..., RunDir]) -> None:
-    pytest.importorskip("torchao")
     values: dict[str, Any] = {
         **FP8, **DECODER, "stage": "numerics", "precision.float8_emulate": True,
         "numerics.num_steps": 4, "numerics.num_noise_seeds": 1,

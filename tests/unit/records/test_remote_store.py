@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from pilotkit.errors import CheckpointError, ConfigError
 from pilotkit.records import manifest
 from pilotkit.records.checkpoint_store import Retention
 from pilotkit.records.remote_store import RemoteStore, fetch_given
-
-pytest.importorskip("fsspec")
 
 SERVER = """
 import sys
@@ -34,8 +31,6 @@ server.stop()
 @pytest.fixture
 def s3_endpoint() -> Iterator[str]:
     """moto's server in a process of its own, so that everything goes over HTTP."""
-    if not (find_spec("s3fs") and find_spec("moto")):
-        pytest.skip("NOT TESTED, an S3 server needs the packages s3fs and moto[server]")
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", SERVER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -159,7 +154,6 @@ def test_a_protocol_that_is_not_here_is_one_clear_error():
     assert "pip install pilotkit[s3]" in problem.fix
 
 
-@pytest.mark.skipif(not find_spec("s3fs"), reason="NOT TESTED, needs the package s3fs")
 def test_a_store_that_does_not_answer_is_told_and_restores_nothing(tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")

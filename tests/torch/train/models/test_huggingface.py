@@ -37,7 +37,8 @@ def test_unknown_choice_of_weights_is_refused():
 
 @pytest.fixture
 def config_folder(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     options = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
     config = transformers.LlamaConfig(
         **options, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=1e-5
