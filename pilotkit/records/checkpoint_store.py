@@ -17,15 +17,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from pilotkit.records import atomic, manifest
+from pilotkit.records.owner import Owner
 
 LATEST_FILE = "latest"
 SAVING_FILE = "saving.json"
@@ -162,9 +160,7 @@ def claim(part: Path) -> None:
             raise FileExistsError(None, f"another save is in progress there (process {owner.pid} is saving it)")
         shutil.rmtree(part)
     part.mkdir(parents=True)
-    process = psutil.Process()
-    me = _Owner(socket.gethostname(), process.pid, process.create_time())
-    atomic.write_json(part / SAVING_FILE, dataclasses.asdict(me))
+    atomic.write_json(part / SAVING_FILE, dataclasses.asdict(Owner.of_this_process()))
 
 
 def publish_folder(part: Path, path: Path) -> None:
@@ -207,34 +203,16 @@ def _describe(path: Path, *, silent_seconds: float) -> Partial:
     return Partial(path, num_bytes, is_in_progress, reason)
 
 
-@dataclass(frozen=True)
-class _Owner:
-    """Who claimed a save."""
-
-    host: str
-    pid: int
-    started: float
-
-    @property
-    def is_alive_here(self) -> bool:
-        """On this machine, and the process of that id is still the same one."""
-        try:
-            return self.host == socket.gethostname() and abs(psutil.Process(self.pid).create_time() - self.started) < 1
-        except psutil.Error:
-            return False
-
-
-def _owner(part: Path) -> _Owner | None:
+def _owner(part: Path) -> Owner | None:
     try:
-        plain = json.loads((part / SAVING_FILE).read_text(encoding="utf-8"))
-        return _Owner(str(plain["host"]), int(plain["pid"]), float(plain["started"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Owner.from_plain(json.loads((part / SAVING_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         return None
 
 
 def _progress(part: Path, *, silence: float, enough: float) -> tuple[bool, str]:
     owner = _owner(part)
-    if owner is None or owner.host != socket.gethostname():
+    if owner is None or not owner.is_of_this_machine:
         who = "an unknown process" if owner is None else f"process {owner.pid} on {owner.host}"
         if silence < enough:
             return True, f"{who} wrote to it {silence:.0f} s ago"

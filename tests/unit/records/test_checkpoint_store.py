@@ -8,9 +8,9 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from pilotkit.records import checkpoint_store
 from pilotkit.records.checkpoint_store import SAVING_FILE, CheckpointStore, claim, part_of, publish_folder
 
 NOBODY = 2**22 + 1  # above the largest process id
@@ -61,7 +61,7 @@ def test_a_process_id_that_was_given_to_another_process_is_not_the_saver(store: 
 def test_a_living_process_is_not_disturbed(store: CheckpointStore) -> None:
     part = part_of(store.path_of(5))
     claim(part)
-    parent = checkpoint_store.psutil.Process(os.getppid())
+    parent = psutil.Process(os.getppid())
     _sign(part, pid=parent.pid, started=parent.create_time())
     with pytest.raises(FileExistsError) as caught:
         claim(part)
