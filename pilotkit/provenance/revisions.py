@@ -5,6 +5,7 @@ Called for the lock. Imports none of the factories, downloads nothing, and says 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pilotkit.provenance import hub
 from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.source import find_source
-from pilotkit.stdlib_text import files_below, stdlib_files, stdlib_root, text_files
+from pilotkit.stdlib_text import files_below, split_sizes, stdlib_files, stdlib_root, text_files
 
 Kind = Literal["built_in", "content", "hub", "code"]
 
@@ -32,7 +33,7 @@ class Revision:
     `kind` says how: `built_in` (pilotkit's version and the kwargs), `content` (files), `hub` (commit) or `code`
     (source of a custom factory). `note` says in words what it covers, or why `locked` is False. `parts` are
     further things that the same option loads, such as a tokenizer. `num_files` and `num_bytes` are known of files
-    that were read: how they are split into rows follows from them and the configuration.
+    that were read, `num_rows` by split of the built-in data sets; the rows of others are counted where they are opened.
     """
 
     kind: Kind
@@ -43,6 +44,7 @@ class Revision:
     parts: tuple[Revision, ...] = ()
     num_files: int | None = None
     num_bytes: int | None = None
+    num_rows: dict[str, int] | None = None
 
 
 def resolve_model(
@@ -68,19 +70,22 @@ def resolve_data(
     path: str | None,
     kwargs: Mapping[str, Any],
     launch_dir: Path,
+    seq_len: int | None = None,
 ) -> Revision:
-    """Pin the data. `path` and a local folder are relative to `launch_dir`.
+    """Pin the data. `path` and a local folder are relative to `launch_dir`; rows of text have `seq_len` bytes.
 
     Raises ConfigError on `data.path` or `data.name` when files are missing or cannot be read.
     """
     kind = factory.removeprefix(_DATASETS) if factory.startswith(_DATASETS) else "custom"
     if kind == "stdlib":
         note = "source text of this Python's standard library"
-        return _content(name, files=stdlib_files(), root=stdlib_root(), note=note, key="data.name")
+        files = _content(name, files=stdlib_files(), root=stdlib_root(), note=note, key="data.name")
+        return _with_rows(files, seq_len)
     if kind == "text_folder":
-        return _text(name, path=path or kwargs.get("path"), kwargs=kwargs, launch_dir=launch_dir)
+        return _with_rows(_text(name, path=path or kwargs.get("path"), kwargs=kwargs, launch_dir=launch_dir), seq_len)
     if kind == "synthetic":
-        return _built_in(name, factory=factory, kwargs=kwargs, note="made from train.seed")
+        made = _built_in(name, factory=factory, kwargs=kwargs, note="made from train.seed")
+        return dataclasses.replace(made, num_rows=split_sizes(kwargs["num_rows"])) if "num_rows" in kwargs else made
     if kind == "huggingface":
         return _hugging_face("data", name=name, revision=revision, kwargs=kwargs, launch_dir=launch_dir)
     code = _custom("data", name=name, factory=factory, launch_dir=launch_dir)
@@ -92,6 +97,12 @@ def resolve_data(
         return Revision(code.kind, name, code.revision, code.note, code.locked, (rows,))
     note = f"{code.note}; rows that it reads from elsewhere are covered only with data.path or data.revision"
     return Revision(code.kind, name, code.revision, note, code.locked)
+
+
+def _with_rows(text: Revision, seq_len: int | None) -> Revision:
+    if seq_len is None or text.num_bytes is None or text.num_bytes < 2 * seq_len:  # too short: the data set says so
+        return text
+    return dataclasses.replace(text, num_rows=split_sizes(text.num_bytes // seq_len))
 
 
 def _built_in(name: str, *, factory: str, kwargs: Mapping[str, Any], note: str) -> Revision:

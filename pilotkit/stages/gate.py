@@ -91,6 +91,7 @@ def current_lock(config: PilotConfig, *, launch_dir: Path) -> dict[str, Any]:
             path=data.path,
             kwargs=data.kwargs,
             launch_dir=launch_dir,
+            seq_len=config.train.seq_len,
         ),
         git=git,
         tree=tree,

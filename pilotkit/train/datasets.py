@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from pilotkit.errors import ConfigError, PilotkitError, Problem
-from pilotkit.stdlib_text import stdlib_files, text_files
+from pilotkit.stdlib_text import split_sizes, stdlib_files, text_files
 from pilotkit.train.rows import RowSource
 from pilotkit.train.seeding import derive_seed
 
 SPLITS = ("train", "eval")
-EVAL_SHARE = 20
-"""One row in 20 (5 %) is kept for evaluation."""
 
 
 class DataChangedError(PilotkitError):
@@ -74,7 +72,7 @@ def split_rows(num_rows: int, *, split: str, key: str, value: object) -> range:
         raise ConfigError(
             [Problem(key, value, "at least one row to train on and one to evaluate", fix, ("train.seq_len",))]
         )
-    num_train = num_rows - max(1, num_rows // EVAL_SHARE)
+    num_train = split_sizes(num_rows)["train"]
     return range(num_train) if split == "train" else range(num_train, num_rows)
 
 

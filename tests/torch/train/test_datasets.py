@@ -1,9 +1,12 @@
 """Rows of text and of random tokens: their content, their splits, and what is too little."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from pilotkit.errors import ConfigError
+from pilotkit.provenance.revisions import resolve_data
 from pilotkit.train import datasets
 from pilotkit.train.datasets import DataChangedError, split_rows
 
@@ -71,8 +74,13 @@ def test_file_that_shrank_is_named(tmp_path):
     assert str(caught.value) == f"{tmp_path}/a.txt: {expected}"
 
 
-def test_stdlib_has_many_rows():
+def test_stdlib_has_many_rows_and_the_lock_counts_the_same():
     train = datasets.stdlib(split="train", seq_len=128, seed=0)
+    pinned = resolve_data(
+        name="stdlib", factory="pilotkit.train.datasets:stdlib", revision=None, path=None, kwargs={},
+        launch_dir=Path(), seq_len=128,
+    )  # fmt: skip
+    assert pinned.num_rows == {"train": len(train), "eval": len(datasets.stdlib(split="eval", seq_len=128, seed=0))}
     assert len(train) > 10_000
     assert train[len(train) - 1]["input_ids"].shape == (128,)
 

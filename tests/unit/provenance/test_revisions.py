@@ -93,6 +93,23 @@ def test_text_folder_is_the_content_of_matching_files(tmp_path: Path, given: str
     )
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "seq_len", "rows"),
+    [(4000, 10, {"train": 380, "eval": 20}), (25, 10, {"train": 1, "eval": 1}), (19, 10, None), (4000, None, None)],
+)
+def test_rows_of_text_are_counted_by_split(
+    tmp_path: Path, num_bytes: int, seq_len: int | None, rows: dict[str, int] | None
+) -> None:
+    (tmp_path / "book.txt").write_bytes(b"a" * num_bytes)
+    factory = "pilotkit.train.datasets:text_folder"
+    assert data(tmp_path, factory=factory, path="book.txt", kwargs={}, seq_len=seq_len).num_rows == rows
+
+
+def test_rows_of_random_tokens_are_counted_by_split(tmp_path: Path) -> None:
+    found = data(tmp_path, factory="pilotkit.train.datasets:synthetic", kwargs={"num_rows": 100}, seq_len=8)
+    assert found.num_rows == {"train": 95, "eval": 5}
+
+
 def test_text_folder_of_one_file(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("alpha")
     found = data(tmp_path, factory="pilotkit.train.datasets:text_folder", path="book.txt", kwargs={"pattern": "*"})
