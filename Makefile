@@ -1,6 +1,6 @@
 # `make` lists the targets. Every path is relative, so a checkout may sit in a folder with spaces in its name.
 .DEFAULT_GOAL := help
-.PHONY: help pilot test check format bench slurm-demo clean distclean
+.PHONY: help pilot test lint check format bench slurm-demo clean distclean
 
 PYTHON ?= python3
 VENV := .venv
@@ -28,12 +28,14 @@ test: $(INSTALLED) ## Every test that needs no GPU, slowest named
 		tests/slurm tests/runs || status=$$?; \
 	exit $$status
 
-# The unit tests include the driver with a torch that raises on import.
-check: $(INSTALLED) ## Format, lint, types, layers, unit tests: what CI asks first
+lint: $(INSTALLED) ## Format, lint, types, layers: what CI asks first
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+# The unit tests include the driver with a torch that raises on import.
+check: lint ## lint and the unit tests: before every commit
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 $(call JUNIT_FILE,check) $(PYTEST_ARGS) tests/unit
 
 format: $(INSTALLED) ## Rewrite the code in the project's format

@@ -201,11 +201,12 @@ def parse_minutes(text: str) -> int | None:
     return (days * 24 + hours) * 60 + minutes
 
 
-def _ask(*command: str, timeout_seconds: float = TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
+def _ask(*command: str, timeout_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands; one that is missing or does not answer gives a non-zero exit code."""
     environment = {name: value for name, value in os.environ.items() if not is_inherited(name)}
     # Times are compared with now: seconds since the epoch cannot be misread.
     environment["SLURM_TIME_FORMAT"] = "%s"
+    timeout_seconds = timeout_seconds or TIMEOUT_SECONDS
     try:
         return subprocess.run(  # noqa: S603 - Slurm's own commands, found on PATH
             command,

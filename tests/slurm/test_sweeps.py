@@ -17,7 +17,8 @@ LOCK = ("stage=lock", "model=gpt_tiny", "data=stdlib")
 
 def test_four_endings_and_the_code_that_was_submitted(lab, told) -> None:
     """Four endings of one model; the code is changed after submission, and the old code runs."""
-    for command in (["init", "-q"], ["add", "endings.py"]):
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (["init", "-q"], ["add", "endings.py"], [*author, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", *command], cwd=lab.folder, check=True)
     sweep = lab.submit("+model.kwargs.how=ok,raise,exit,kill", "train.seq_len=32", "cluster.array_parallelism=2")
     (lab.folder / "endings.py").write_text("raise SystemError('this code was not submitted')")
@@ -43,7 +44,8 @@ def test_four_endings_and_the_code_that_was_submitted(lab, told) -> None:
 
 def test_a_lock_is_that_of_the_code_that_was_submitted(lab) -> None:
     """The folder changes while the job waits: the lock that it makes is the one that was made before."""
-    for command in (["init", "-q"], ["add", "endings.py"]):
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (["init", "-q"], ["add", "endings.py"], [*author, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", *command], cwd=lab.folder, check=True)
     mine = ("stage=lock", "model=custom", "model.factory=endings:build", "train.micro_batch_size=1", "train.seq_len=32")
     before = lab.pilotkit(*mine, "name=before")

@@ -49,7 +49,8 @@ def terminal(lab, *arguments: str) -> Iterator[Terminal]:
     master, slave = os.openpty()
     # `setsid --ctty`: the terminal is the process's own, so that the key sends it SIGINT.
     process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", sys.executable, "-m", "pilotkit", *arguments],
+        # A test run that was started in the background ignores SIGINT, and its children would inherit that.
+        ["env", "--default-signal=INT", "setsid", "--ctty", "--wait", sys.executable, "-m", "pilotkit", *arguments],
         cwd=lab.folder,
         env=lab.environment({"TERM": "xterm"}),
         stdin=slave,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.core_plugins import basic_sweeper
 
 from pilotkit.errors import ConfigError
 from pilotkit.launch.frontier import search
@@ -42,7 +42,8 @@ class Launcher:
 
 
 def sweeper(folder: Path, largest: dict[str, int | None]) -> Any:
-    found: Any = BasicSweeper(max_batch_size=None)
+    # Looked up anew: when Hydra scans its plugins it runs the module once more, in place, and makes another class.
+    found: Any = basic_sweeper.BasicSweeper(max_batch_size=None)
     found.over = OVER
     found.hydra_context = SimpleNamespace(config_loader=None)
     found.config = SimpleNamespace(hydra=SimpleNamespace(sweep=SimpleNamespace(dir=str(folder))))
