@@ -25,10 +25,10 @@ def write_kept(folder: Path, git: GitState, tree: str | None) -> Path:
     return path
 
 
-def read_kept() -> tuple[GitState, str | None] | None:
-    """What was kept for this process; None where it runs what lies in its folder."""
+def read_kept(of: Path | None = None) -> tuple[GitState, str | None] | None:
+    """What was kept for this process; None where it runs what lies in its folder, or where `of` is no kept file."""
     path = os.environ.get(KEPT_VARIABLE)
-    if not path:
+    if not path or (of is not None and Path(path).resolve().parent not in of.resolve().parents):
         return None
     try:
         plain = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -16,6 +16,7 @@ from pilotkit.errors import ConfigError, Problem
 from pilotkit.provenance import hub
 from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
+from pilotkit.provenance.kept import read_kept
 from pilotkit.provenance.source import find_source
 from pilotkit.stdlib_text import files_below, split_sizes, stdlib_files, stdlib_root, text_files
 
@@ -168,6 +169,8 @@ def _custom(section: Literal["model", "data"], *, name: str, factory: str, launc
     if source is None:
         note = f"module {factory.partition(':')[0]} was not found on the Python path; {section}.factory is not pinned"
         return Revision("code", name, None, note, False)
-    git = read_git(source.file.parent, with_digest=False)
+    # A sweep's copy of the code lies below the outputs: git would speak of the folder as it is by now.
+    kept = read_kept(source.file)
+    git = kept[0] if kept else read_git(source.file.parent, with_digest=False)
     where = f"git {git.state} at {git.commit}" if git.commit else f"git {git.state} ({git.reason})"
     return Revision("code", name, source.digest, f"source of {factory}; {where}", True)

@@ -61,8 +61,9 @@ def test_a_lock_is_that_of_the_code_that_was_submitted(lab) -> None:
         json.loads(next(lab.folder.glob(f"outputs/{name}/lock/*/record.json")).read_text())["details"]["lock"]
         for name in ("before", "default")
     ]
-    for section in ("git", "model"):
-        assert locks[1][section] == locks[0][section], section
+    assert locks[1]["git"] == locks[0]["git"]
+    assert locks[1]["model"]["revision"] == locks[0]["model"]["revision"]
+    assert "dirty" not in locks[1]["model"]["note"], "not of the folder as it is by now"
 
 
 def test_each_hardware_lands_on_its_nodes(lab) -> None:
