@@ -1,7 +1,7 @@
 """Which files a built-in text data set reads: one list for the data set that trains and for the digest that pins it.
 
-Called by `pilotkit.train.datasets` (worker) and by `pilotkit.provenance.revisions` (driver), which agree on how rows
-are split, too. Lists files and never opens one, so both sides agree on the list whatever they do with the text.
+Called by `pilotkit.train.datasets` (worker) and by `pilotkit.provenance.revisions` (driver). Lists files and
+never opens one, so both sides agree on the list whatever they do with the text.
 """
 
 from __future__ import annotations
@@ -17,16 +17,6 @@ from pilotkit.errors import ConfigError, Problem
 # Third-party code, test suites (some hold deliberately broken source) and the parts that Linux
 # distributions often package apart: the same Python version then gives the same text on more machines.
 _NOT_STDLIB_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
-
-
-EVAL_SHARE = 20
-"""One row in 20 (5 %) is kept for evaluation."""
-
-
-def split_sizes(num_rows: int) -> dict[str, int]:
-    """How many rows each split of a built-in data set has: the last 5 % (at least one) are `eval`, the rest `train`."""
-    num_eval = max(1, num_rows // EVAL_SHARE)
-    return {"train": num_rows - num_eval, "eval": num_eval}
 
 
 def stdlib_root() -> Path:

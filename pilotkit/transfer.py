@@ -49,6 +49,11 @@ class Copied(Transfer):
     verify_seconds: float
 
 
+def is_url(path: str) -> bool:
+    """Whether a path names a protocol, and so does not lie in a folder of this machine."""
+    return "://" in path
+
+
 def time_reading(source: Path, *, max_bytes: int) -> Transfer:
     """Read a file, or a folder's files in order of their names, up to `max_bytes`. Raises OSError."""
     files = _files(source)

@@ -20,6 +20,7 @@ from pilotkit.config.meaning import check_meaning
 from pilotkit.config.schema import PilotConfig
 from pilotkit.config.validate import check_ranges
 from pilotkit.errors import ConfigError, Problem
+from pilotkit.transfer import is_url
 
 PATH_KEYS = (
     *("output_dir", "data.path", "lock.path", "pilot.script", "restore.path", "replay.run"),
@@ -185,8 +186,8 @@ def _make_absolute(config: PilotConfig, launch_dir: Path) -> None:
         looks_like_path = isinstance(value, str) and value.startswith((".", "~", "/"))
         if value is None or (key in MAYBE_PATH_KEYS and not looks_like_path):
             continue
-        if key == "restore.path" and "://" in value:
-            continue  # an object store's
+        if key == "restore.path" and is_url(value):
+            continue
         absolute = os.path.normpath(launch_dir / os.path.expanduser(value))
         setattr(section, name, absolute)
         # The factories were told through an interpolation, which is literal text by now.

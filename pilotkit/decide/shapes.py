@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pilotkit.decide.continuation import Row
+from pilotkit.decide.continuation import Row, row
 
 Seen = Mapping[str, Any]
 
@@ -27,12 +27,12 @@ def compare_shapes(name: str, saved: Seen, restored: Seen, *, rtol: float) -> Ro
     if problem is None and not draws and loss_deviation > rtol:
         problem = f"losses: deviate by {loss_deviation:.2g}, relative; restore.shape_rtol={rtol}"
     if problem is not None:
-        return _row(name, "FAIL", problem)
+        return row(name, "FAIL", problem)
     num_rows = sum(len(rows) for rows in saved["row_ids"])
     num_parts = sum(len(parts) for parts in saved["state"].values())
     losses = "not compared, as the model draws random numbers" if draws else f"within {loss_deviation:.2g}"
     note = f"{num_parts} parts bit for bit; the next {num_rows} rows the same, in order"
-    return _row(name, "PASS", f"{note}; evaluation within {deviation:.2g}, losses {losses}")
+    return row(name, "PASS", f"{note}; evaluation within {deviation:.2g}, losses {losses}")
 
 
 def _state(saved: Mapping[str, Mapping[str, str]], restored: Mapping[str, Mapping[str, str]]) -> str | None:
@@ -59,7 +59,3 @@ def _deviation(expected: list[float], found: list[float]) -> float:
     if not all(math.isfinite(value) for pair in pairs for value in pair):
         return math.inf
     return max((abs(one - other) / max(abs(one), 1e-30) for one, other in pairs), default=0.0)
-
-
-def _row(component: str, verdict: str, note: str) -> Row:
-    return {"component": component, "verdict": verdict, "note": note}

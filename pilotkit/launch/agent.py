@@ -19,10 +19,10 @@ from types import FrameType
 
 import psutil
 
-from pilotkit.launch.environment import DRIVER_PID_VARIABLE, FOREIGN
+from pilotkit.launch.environment import FOREIGN
 from pilotkit.records.run_dir import RunDir
+from pilotkit.variables import DRIVER_PID_VARIABLE, NODE_RANK_VARIABLE
 
-NODE_RANK_VARIABLE = "PILOTKIT_NODE_RANK"
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0
 

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilotkit.variables import DRIVER_PID_VARIABLE, RUN_DIR_VARIABLE
+
 # A rank that sees these believes it belongs to somebody else's job: another rendezvous, another rank,
 # a binding to a few cores. torchrun sets those of its own that the ranks need.
 FOREIGN = re.compile(
     r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|MPI|HYDRA_LAUNCHER|TORCHELASTIC)_.*"
     r"|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_.*"
 )
-
-RUN_DIR_VARIABLE = "PILOTKIT_RUN_DIR"
-DRIVER_PID_VARIABLE = "PILOTKIT_DRIVER_PID"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pilotkit.errors import RecordError
 from pilotkit.launch.slurm_view import Views, cancel, find_by_name, view_jobs
-from pilotkit.records.points import read_points
+from pilotkit.records.points import Point, read_points
 from pilotkit.records.sweeps import SWEEP_FILE, Sweep, SweepPoint, has_sweep, read_sweep, write_sweep
 from pilotkit.records.truths import Truth, truth_of
 
@@ -54,13 +54,19 @@ def find_any_truths(sweep_dir: Path) -> tuple[str, list[Truth], str]:
     points = read_points(sweep_dir)
     if not points:
         raise RecordError(f"{sweep_dir} is not the folder of a sweep: it holds neither {SWEEP_FILE} nor a point")
+    truths = local_truths(points)
+    return next((truth.record.stage for truth in truths if truth.record), "a sweep"), truths, ""
+
+
+def local_truths(points: Sequence[Point]) -> list[Truth]:
+    """Of points that run on this machine, which nobody else has to be asked about."""
     truths = []
     for point in points:
         record = point.record()
         planned = SweepPoint(point.index, point.overrides)
         cause = record.problem.summary if record.problem else ""
         truths.append(Truth(planned, record.status, cause, record if record.config else None))
-    return next((truth.record.stage for truth in truths if truth.record), "a sweep"), truths, ""
+    return truths
 
 
 def wait_for_all(sweep_dir: Path, *, show: Callable[[Sequence[Truth]], None]) -> list[Truth]:

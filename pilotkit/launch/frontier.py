@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 
 from pilotkit.decide.frontier import Bisection
 from pilotkit.errors import ConfigError, Problem
-from pilotkit.launch.follow import wait_for_all
+from pilotkit.launch.follow import local_truths, wait_for_all
 from pilotkit.records.frontiers import Frontier, FrontierRow, write_frontier
 from pilotkit.records.points import read_points
 from pilotkit.records.sweeps import has_sweep
@@ -74,12 +74,11 @@ def _values(given: Sequence[Override], *, over: str) -> list[int]:
 
 def _endings(sweep_dir: Path) -> dict[int, tuple[str, str]]:
     """(status, cause) of every point so far; with Slurm once all of them are over."""
-    if not has_sweep(sweep_dir):
-        records = {point.index: point.record() for point in read_points(sweep_dir)}
-        return {
-            index: (record.status, record.problem.summary if record.problem else "")
-            for index, record in records.items()
-        }
+    truths = _wait(sweep_dir) if has_sweep(sweep_dir) else local_truths(read_points(sweep_dir))
+    return {truth.point.index: (truth.status, truth.cause) for truth in truths}
+
+
+def _wait(sweep_dir: Path) -> list[Truth]:
     last = ""
 
     def show(truths: Sequence[Truth]) -> None:
@@ -91,11 +90,10 @@ def _endings(sweep_dir: Path) -> dict[int, tuple[str, str]]:
         last = words
 
     try:
-        truths = wait_for_all(sweep_dir, show=show)
+        return wait_for_all(sweep_dir, show=show)
     except KeyboardInterrupt:
         _say("the jobs of this round go on; the same command goes on from what they find")
         raise
-    return {truth.point.index: (truth.status, truth.cause) for truth in truths}
 
 
 def _shown(searches: Sequence[Bisection], places: Sequence[int]) -> str:

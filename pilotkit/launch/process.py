@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from pilotkit.errors import Interrupted
-from pilotkit.launch.environment import RUN_DIR_VARIABLE
+from pilotkit.variables import RUN_DIR_VARIABLE
 
 POLL_SECONDS = 0.05
 # torchrun passes SIGTERM on and waits for its ranks; a rank in a collective needs a moment.

@@ -14,13 +14,14 @@ from pilotkit.launch.outcome import Outcome, killed_rank, last_lines, read_tail
 from pilotkit.launch.worker import judge_ended, run_command
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import RunDir
+from pilotkit.variables import (
+    CHECKPOINTS_VARIABLE,
+    KILL_VARIABLE,
+    NUM_STEPS_VARIABLE,
+    SAVE_EVERY_VARIABLE,
+    TRACE_VARIABLE,
+)
 
-# As in `pilotkit.train.run_trace`, which the driver must not import.
-TRACE_VARIABLE = "PILOTKIT_TRACE_DIR"
-CHECKPOINTS_VARIABLE = "PILOTKIT_CHECKPOINT_DIR"
-NUM_STEPS_VARIABLE = "PILOTKIT_NUM_STEPS"
-SAVE_EVERY_VARIABLE = "PILOTKIT_SAVE_EVERY_STEPS"
-KILL_VARIABLE = "PILOTKIT_KILL_AFTER_STEP"
 NO_TRACE = (
     "put `pilotkit.train.run_trace.RunTrace` into it, or give its trainer one of `pilotkit.train.callbacks` "
     "(docs/restore.md)"

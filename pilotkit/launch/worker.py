@@ -21,11 +21,10 @@ from pilotkit.launch.outcome import Outcome, count_oom_kills, judge, last_lines,
 from pilotkit.launch.process import run_to_end
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir, RunDir
+from pilotkit.variables import METER_FILE_VARIABLE
 
 # How long nodes wait for each other where the phase has no limit of its own.
 MEETING_SECONDS = 600.0
-# As in `pilotkit.meter.step_meter`, which the driver must not import.
-METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
 NO_METER = (
     "say pilot.tokens_per_step=... to have its optimizer watched, or put its steps under `pilotkit.meter.StepMeter` "
     "(`with meter.step(): ...`, then `meter.close()`), or give its trainer one of `pilotkit.meter.callbacks`"
@@ -131,7 +130,7 @@ def run_script(
 
 
 class Ended(TypedDict):
-    """What `judge` is given."""
+    """How one start ended, before its folder is looked at."""
 
     returncode: int | None
     wall_seconds: float

@@ -18,8 +18,8 @@ from pilotkit.meter.clock import StepClock
 from pilotkit.meter.rss import peak_rss_bytes
 from pilotkit.meter.statistics import is_settled, summarize
 from pilotkit.records.atomic import write_json
+from pilotkit.variables import METER_FILE_VARIABLE
 
-METER_FILE_VARIABLE = "PILOTKIT_METER_FILE"
 SCHEMA_VERSION = 1
 SETTLED = 0.1
 """How much faster the second half of the counted steps may be than the first."""

@@ -18,7 +18,8 @@ from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.kept import read_kept
 from pilotkit.provenance.source import find_source
-from pilotkit.stdlib_text import files_below, split_sizes, stdlib_files, stdlib_root, text_files
+from pilotkit.splits import split_sizes
+from pilotkit.stdlib_text import files_below, stdlib_files, stdlib_root, text_files
 
 Kind = Literal["built_in", "content", "hub", "code"]
 

@@ -27,11 +27,6 @@ FETCHED_NAME = "fetched"
 """Where a run keeps what it fetched, below its checkpoints."""
 
 
-def is_url(path: str) -> bool:
-    """Whether a path names a protocol, and so does not lie in a folder of this machine."""
-    return "://" in path
-
-
 def fetch_given(url: str, into: Path) -> tuple[Path | None, list[str]]:
     """The checkpoint that a URL names, or the newest sound one below it; else None, and why. Raises ConfigError."""
     parent, _, name = url.rstrip("/").rpartition("/")
@@ -73,7 +68,7 @@ class RemoteStore:
     def partial(self) -> list[str]:
         """Names below which files lie without a manifest: an upload that goes on, or was cut short."""
         names = {Path(name).name for name in self._asked(lambda: self._list(self._root))}
-        return sorted(name for name in names if STEP_NAME.fullmatch(name) and name not in self.whole())
+        return sorted({name for name in names if STEP_NAME.fullmatch(name)} - set(self.whole()))
 
     def latest(self) -> str | None:
         """What `latest` names; None when there is none."""

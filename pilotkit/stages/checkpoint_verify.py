@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pilotkit.decide.continuation import Row
+from pilotkit.decide.continuation import Row, row
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.records.checkpoint_check import Checked, CheckedStore, check, check_store, is_store
 from pilotkit.records.checkpoint_store import CheckpointStore, Partial
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.records.remote_store import FETCHED_NAME, fetch_given, is_url
+from pilotkit.records.remote_store import FETCHED_NAME, fetch_given
 from pilotkit.stages.run import Run, StageResult
+from pilotkit.transfer import is_url
 from pilotkit.units import format_bytes, format_count
 
 
@@ -38,15 +39,15 @@ def run(run: Run) -> StageResult:
     if not path.is_dir():
         raise ConfigError([Problem("restore.path", path, "a folder that exists", "look at the path again")])
     found = check_store(path) if is_store(path) else CheckedStore([check(path)])
-    rows = [_plain(Path(options.path).name, "FAIL", text) for text in damaged]
+    rows = [row(Path(options.path).name, "FAIL", text) for text in damaged]
     rows += [_row(checked) for checked in found.checked]
     rows += [_partial_row(partial) for partial in found.partials]
     if options.clean_partial:
         removed = CheckpointStore(path).clean()
-        rows += [_plain(partial.path.name, "PASS", "deleted, as restore.clean_partial asks") for partial in removed]
-    for row in rows:
-        style = "red" if row["verdict"] == "FAIL" else ""
-        run.console.line(f"  {row['component']}: {row['verdict']}, {row['note']}", style=style)
+        rows += [row(partial.path.name, "PASS", "deleted, as restore.clean_partial asks") for partial in removed]
+    for found_row in rows:
+        style = "red" if found_row["verdict"] == "FAIL" else ""
+        run.console.line(f"  {found_row['component']}: {found_row['verdict']}, {found_row['note']}", style=style)
     return _result(found, rows, path)
 
 
@@ -69,11 +70,11 @@ def _result(found: CheckedStore, rows: Sequence[Row], path: Path) -> StageResult
 
 def _row(checked: Checked) -> Row:
     if not checked.is_sound:
-        return _plain(checked.path.name, "FAIL", "; ".join(checked.problems))
+        return row(checked.path.name, "FAIL", "; ".join(checked.problems))
     step = "" if checked.step is None else f"step {checked.step}, "
     size = f"{checked.num_files} files, {format_bytes(checked.num_bytes)}"
     tensors = f", {format_count(len(checked.tensors))} tensors" if checked.tensors else ""
-    return _plain(checked.path.name, "PASS", f"{step}{size}{tensors}")
+    return row(checked.path.name, "PASS", f"{step}{size}{tensors}")
 
 
 def _partial_row(partial: Partial) -> Row:
@@ -81,8 +82,4 @@ def _partial_row(partial: Partial) -> Row:
     note = f"{state}: {partial.reason}, {format_bytes(partial.num_bytes)}"
     if not partial.is_in_progress:
         note += "; restore.clean_partial=true deletes it"
-    return _plain(partial.path.name, "NOT RUN", note)
-
-
-def _plain(component: str, verdict: str, note: str) -> Row:
-    return {"component": component, "verdict": verdict, "note": note}
+    return row(partial.path.name, "NOT RUN", note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,7 +122,7 @@ class Judge:
     def _choice(self, name: str, by_devices: Sequence[Entry]) -> Choice:
         hardware: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "hardware" / f"{name}.yaml"))
         if name == self.run.config.hardware.name:
-            hardware = self._option(None)
+            hardware = self._own
         entry, fit = fewest_devices(
             by_devices, judge=lambda item: self.fit(item, num_devices=item["num_devices"], hardware=hardware)
         )
@@ -141,4 +142,8 @@ class Judge:
         )
 
     def _option(self, hardware: Hardware | None) -> Hardware:
-        return dataclasses.asdict(self.run.config.hardware) if hardware is None else hardware
+        return self._own if hardware is None else hardware
+
+    @functools.cached_property
+    def _own(self) -> Hardware:
+        return dataclasses.asdict(self.run.config.hardware)

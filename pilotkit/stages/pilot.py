@@ -156,6 +156,6 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")
     intended = run.config.parallelism.num_nodes
     if num_nodes < intended:
-        words = f"{num_nodes} node of {intended} was piloted: the network between nodes is not measured"
-        warnings.append(words.replace("1 node", "one node"))
+        # A pilot runs on all nodes of the intended run, or on this one alone.
+        warnings.append(f"one node of {intended} was piloted: the network between nodes is not measured")
     return warnings

@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotkit.config.shapes import Pair, shape_pairs
 from pilotkit.decide import continuation
-from pilotkit.decide.continuation import Row
+from pilotkit.decide.continuation import Row, row
 from pilotkit.decide.script_continuation import compare_scripts
 from pilotkit.decide.shapes import compare_shapes
 from pilotkit.errors import StageRefused
@@ -19,8 +19,9 @@ from pilotkit.launch.traced import TracedScript
 from pilotkit.provenance.lock import to_yaml
 from pilotkit.records import atomic
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.records.remote_store import FETCHED_NAME, fetch_given, is_url
+from pilotkit.records.remote_store import FETCHED_NAME, fetch_given
 from pilotkit.stages.run import Run, StageResult, not_ok
+from pilotkit.transfer import is_url
 
 
 def run(run: Run) -> StageResult:
@@ -72,8 +73,13 @@ def _script(run: Run, path: Path) -> StageResult:
     k = options.num_steps
     script = TracedScript(path, options.args, num_steps=2 * k, save_every_steps=k)
     traces: dict[str, Any] = {}
-    for phase, kill_after in (("script_uninterrupted", None), ("script_killed", k + 1), ("script_resumed", None)):
-        outcome = run.work_traced(script, phase, nproc=nproc, kill_after_step=kill_after)
+    starts = (
+        ("script_uninterrupted", "uninterrupted", None),
+        ("script_killed", "restored", k + 1),
+        ("script_resumed", "restored", None),
+    )
+    for phase, checkpoints, kill_after in starts:
+        outcome = run.work_traced(script, phase, checkpoints=checkpoints, nproc=nproc, kill_after_step=kill_after)
         if outcome.status != "ok":
             return not_ok(run, outcome, details={"comparison": [_failed_row(phase, outcome)]})
         traces[phase] = outcome.result["traces"]
@@ -100,7 +106,7 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
         fetched, damaged = fetch_given(path, run.run_dir.checkpoints / FETCHED_NAME)
         if fetched is None:
             note = "\n".join(damaged or [f"{path}: holds no whole checkpoint"])
-            rows = [_row("fetching the checkpoint", "FAIL", note)]
+            rows = [row("fetching the checkpoint", "FAIL", note)]
             return StageResult("mismatch", details={"comparison": rows}, problem=Failure(note))
         run.console.line(f"  fetched {path} as {fetched}")
     outcome = run.work("restore_after", nproc=nproc, torchrun=torchrun)
@@ -111,12 +117,12 @@ def _given_checkpoint(run: Run, path: str) -> StageResult:
     metrics.add("given", num_steps=run.config.restore.num_steps, world_size=nproc)
     metrics.add("measured", after["metrics"], continued_loss=float(after["steps"][-1]["loss"]))
     loads = f"{after['restored_from']} loads at step {after['restored_step']}, and training goes on from there"
-    rows = [_row("checkpoint", "PASS", loads)]
+    rows = [row("checkpoint", "PASS", loads)]
     rows += [
-        _row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}")
+        row("a newer checkpoint", "NOT RUN", f"passed over, as it is damaged: {text}")
         for text in [*damaged, *after["passed_over"]]
     ]
-    rows.append(_row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
+    rows.append(row("continuation", "NOT RUN", "a given checkpoint has no uninterrupted run beside it"))
     rows += _independent_reading(run, after)
     details = {"comparison": rows, "threads": run.threads, "steps": {"restore_after": after["steps"]}}
     return _judged(rows, metrics, details, {"checkpoint": after["restored_from"]})
@@ -149,17 +155,17 @@ def _other_shapes(run: Run) -> list[Row]:
                 worked[what].update(outcome.result[key])
             else:
                 failed[what, size] = outcome.failure.summary if outcome.failure else outcome.status
-    rows = [_row(f"{what} on {size} ranks", "FAIL", summary) for (what, size), summary in failed.items()]
+    rows = [row(f"{what} on {size} ranks", "FAIL", summary) for (what, size), summary in failed.items()]
     rtol = run.config.restore.shape_rtol
     for pair in pairs:
         name = str(pair)
         if pair in too_large:
-            rows.append(_row(name, "NOT RUN", f"more ranks than devices: {visible} visible"))
+            rows.append(row(name, "NOT RUN", f"more ranks than devices: {visible} visible"))
         elif name in worked["load"]:
             rows.append(compare_shapes(name, worked["save"][str(pair.saved)], worked["load"][name], rtol=rtol))
         else:
             verdict = "NOT RUN" if failed else "FAIL"
-            rows.append(_row(name, verdict, "an earlier start failed" if failed else "nothing was restored"))
+            rows.append(row(name, verdict, "an earlier start failed" if failed else "nothing was restored"))
     return rows
 
 
@@ -184,7 +190,7 @@ def _others(rows: Sequence[Row]) -> str:
 def _failed_row(phase: str, outcome: Outcome) -> Row:
     """A phase that did not get through, with its reason: a damaged file is named in it."""
     what = "loading the checkpoint" if phase == "restore_after" else phase.replace("_", " ")
-    return _row(what, "FAIL", outcome.failure.summary if outcome.failure else outcome.status)
+    return row(what, "FAIL", outcome.failure.summary if outcome.failure else outcome.status)
 
 
 def _process_count(run: Run) -> tuple[int, bool]:
@@ -196,7 +202,3 @@ def _process_count(run: Run) -> tuple[int, bool]:
     if refusal:
         raise StageRefused(refusal)
     return asked, True
-
-
-def _row(component: str, verdict: str, note: str) -> Row:
-    return {"component": component, "verdict": verdict, "note": note}

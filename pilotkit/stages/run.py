@@ -154,17 +154,16 @@ class Run:
         return self._keep("script", outcome, environment)
 
     def work_traced(
-        self, script: TracedScript, phase: str, *, nproc: int, kill_after_step: int | None = None
+        self, script: TracedScript, phase: str, *, checkpoints: str, nproc: int, kill_after_step: int | None = None
     ) -> Outcome:
-        """Run the user's own script (`restore.script`) as one start of the proof; the last two share checkpoints."""
+        """Run the user's own script (`restore.script`) as one start of the proof; `checkpoints` names their folder."""
         cpus = usable_cpus()
-        checkpoints = self.run_dir.checkpoints / ("uninterrupted" if "uninterrupted" in phase else "restored")
         with self.console.progress(f"{self.stage}: {phase}"):
             outcome, environment = run_traced(
                 self.run_dir,
                 script,
                 phase=phase,
-                checkpoints=checkpoints,
+                checkpoints=self.run_dir.checkpoints / checkpoints,
                 kill_after_step=kill_after_step,
                 nproc=nproc,
                 shares=max(nproc, self.config.hardware.device_count),

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from pilotkit.errors import ConfigError, PilotkitError, Problem
-from pilotkit.stdlib_text import split_sizes, stdlib_files, text_files
+from pilotkit.splits import split_sizes
+from pilotkit.stdlib_text import stdlib_files, text_files
 from pilotkit.train.rows import RowSource
 from pilotkit.train.seeding import derive_seed
 

@@ -30,13 +30,13 @@ from torch import Tensor, nn
 from pilotkit.train.fingerprint import Parts, digest, parts_of
 from pilotkit.train.seeding import random_state
 from pilotkit.train.tensors import plain_name
-
-# As in `pilotkit.launch.traced`, which must not import torch.
-TRACE_VARIABLE = "PILOTKIT_TRACE_DIR"
-CHECKPOINTS_VARIABLE = "PILOTKIT_CHECKPOINT_DIR"
-NUM_STEPS_VARIABLE = "PILOTKIT_NUM_STEPS"
-SAVE_EVERY_VARIABLE = "PILOTKIT_SAVE_EVERY_STEPS"
-KILL_VARIABLE = "PILOTKIT_KILL_AFTER_STEP"
+from pilotkit.variables import (
+    CHECKPOINTS_VARIABLE,
+    KILL_VARIABLE,
+    NUM_STEPS_VARIABLE,
+    SAVE_EVERY_VARIABLE,
+    TRACE_VARIABLE,
+)
 
 
 @dataclass(frozen=True)

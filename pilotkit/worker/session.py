@@ -23,9 +23,8 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.device import Device, DeviceType, limit_cpu_memory, open_device, start_cpu_threads
 from pilotkit.records.run_dir import PhaseDir, RunDir
 from pilotkit.train.optimizer import build_optimizer
+from pilotkit.variables import NODE_RANK_VARIABLE
 
-# As in `pilotkit.launch.agent`, which a worker must not import.
-NODE_RANK_VARIABLE = "PILOTKIT_NODE_RANK"
 # A rank that is gone must end the others soon; a first batch or a compilation may take minutes.
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 

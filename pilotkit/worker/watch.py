@@ -6,7 +6,8 @@ import os
 import threading
 import time
 
-DRIVER_PID_VARIABLE = "PILOTKIT_DRIVER_PID"
+from pilotkit.variables import DRIVER_PID_VARIABLE
+
 POLL_SECONDS = 0.5
 EXIT_CODE = 143
 

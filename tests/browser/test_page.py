@@ -11,16 +11,16 @@ import re
 import runpy
 import shutil
 import subprocess
-import threading
 import zlib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pilotkit.report.page import render_page
+from tests.conftest import serving
 
 SAMPLE = Path(__file__).parents[1] / "unit" / "report" / "sample.py"
 FLAGS = (
@@ -91,13 +91,8 @@ def requests(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as address:
+        yield address, asked
 
 
 # What Chromium asks for by itself, whatever the page is.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import serving
 
 RunCli = Callable[..., Any]
 
@@ -69,13 +70,8 @@ def hub() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as address:
+        yield address, asked
 
 
 def test_a_download_from_the_hub_is_timed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -76,19 +77,27 @@ TINY = (
 )
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    missing = missing_programs()
+@contextlib.contextmanager
+def running_cluster(**options: Any) -> Iterator[Cluster]:
+    """A cluster of its own, with the options of `Cluster`; its folder goes with it. Fails the test without Slurm."""
+    missing = missing_programs(accounting=options.get("has_accounting", False))
     if missing:
-        pytest.fail(f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge", pytrace=False)
+        packages = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core mariadb-client-core"
+        pytest.fail(f"{', '.join(missing)} missing: apt-get install {packages}", pytrace=False)
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: a socket's path has at most 107 bytes
-    found = Cluster(folder)
+    found = Cluster(folder, **options)
     try:
         found.start()
         yield found
     finally:
         found.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
 
 
 @dataclass

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from cluster import Cluster, missing_programs
+from cluster import Cluster
+from conftest import running_cluster
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    missing = missing_programs(accounting=True)
-    if missing:
-        pytest.fail(
-            f"{', '.join(missing)} missing: apt-get install slurmdbd mariadb-server-core mariadb-client-core",
-            pytrace=False,
-        )
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # Two seconds after its end a job is forgotten by the controller: only accounting can tell then.
-    found = Cluster(folder, nodes=("cpu-1",), min_job_age=2, has_accounting=True)
-    try:
-        found.start()
+    with running_cluster(nodes=("cpu-1",), min_job_age=2, has_accounting=True) as found:
         yield found
-    finally:
-        found.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_truths_from_accounting(lab, cluster: Cluster) -> None:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, missing_programs
+from cluster import Cluster
+from conftest import running_cluster
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    missing = missing_programs()
-    if missing:
-        pytest.fail(f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge", pytrace=False)
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    found = Cluster(folder, nodes=("cpu-1",), is_strict=True, cores=2)
-    try:
-        found.start()
+    with running_cluster(nodes=("cpu-1",), is_strict=True, cores=2) as found:
         yield found
-    finally:
-        found.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_cores_and_memory(lab, told) -> None:

@@ -14,12 +14,13 @@ from pilotkit.config.load import dump
 from pilotkit.config.resume import is_allowed, refuse_differences
 from pilotkit.provenance.resume import refuse_lock_drift
 from pilotkit.records.checkpoint_check import is_store
-from pilotkit.records.remote_store import FETCHED_NAME, is_url
+from pilotkit.records.remote_store import FETCHED_NAME
 from pilotkit.train import checkpoint, fingerprint
 from pilotkit.train.async_save import AsyncSaver
 from pilotkit.train.checkpoint import CheckpointError
 from pilotkit.train.export import export
 from pilotkit.train.store import CheckpointStore, load_newest
+from pilotkit.transfer import is_url
 from pilotkit.worker.build import Built, build, mesh_of
 from pilotkit.worker.session import Session
 
