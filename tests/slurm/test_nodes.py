@@ -18,8 +18,9 @@ def test_a_pilot_on_two_nodes_that_is_told_to_end(lab, told) -> None:
     )
     array = lab.manifest(sweep)["arrays"][0]
     assert array["parameters"]["nodes"] == 2
-    assert lab.cluster.jobs(array["job_id"])[0]["NumNodes"] == "2"
     run_dir = _until(lambda: _run_dir(sweep))
+    # Only now: of a job that waits Slurm writes a range, 2-2.
+    assert lab.cluster.jobs(array["job_id"])[0]["NumNodes"] == "2"
     phase = run_dir / "phases" / "pilot_ddp"
     _until(lambda: (phase / "progress.jsonl").exists() and len((phase / "progress.jsonl").read_text()) > 200)
     lab.cluster.run("scancel", "--signal=USR2", array["job_id"])
