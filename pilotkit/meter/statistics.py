@@ -53,12 +53,13 @@ def median_interval(values: Sequence[float], *, confidence: float = 0.95) -> tup
 
     The k-th smallest and k-th largest of n values hold the median between them with probability
     1 - 2 * P(Binomial(n, 1/2) < k), whatever the distribution (David and Nagaraja, Order Statistics, 7.1).
-    Six values are the fewest for 0.95.
+    Six values are the fewest for 0.95. The terms are taken as logarithms: from 1024 values on, 2**n is no float.
     """
     ordered, n = sorted(values), len(values)
     below, rank = 0.0, 0
     while rank < n // 2:
-        below += math.comb(n, rank) / 2.0**n
+        log_ways = math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1)
+        below += math.exp(log_ways - n * math.log(2))
         if 1 - 2 * below < confidence:
             break
         rank += 1

@@ -57,6 +57,12 @@ def test_interval_of_the_median_by_hand() -> None:
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
 
 
+@pytest.mark.parametrize(("n", "ranks"), [(1000, (469.0, 532.0)), (1024, (481.0, 544.0)), (10_000, (4902.0, 5099.0))])
+def test_interval_of_long_runs(n: int, ranks: tuple[float, float]) -> None:
+    # Ranks from whole-number sums of binomial coefficients; 2.0**1024 overflows, and a day's run has more steps.
+    assert median_interval([float(value) for value in range(1, n + 1)]) == ranks
+
+
 def test_interval_holds_the_median_as_often_as_it_says() -> None:
     generator = np.random.default_rng(0)
     held = 0
