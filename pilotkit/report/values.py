@@ -6,6 +6,7 @@ Called by the tables, the plots and the page. Formats only; computes no figure.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -15,10 +16,16 @@ from pilotkit.records.run_dir import RunDir
 from pilotkit.units import format_metric
 
 _SUFFIXES = ("_bytes", "_seconds", "_per_second", "_hours")
+# A collective has a time, an amount and a rate, which would otherwise all read `all reduce`.
+_COLLECTIVE_BYTES = re.compile(
+    r"(all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|gather|scatter)_bytes$"
+)
+_ENDINGS = {"_saved_bytes_per_second": "_saved_per_second_added", "_bytes_per_second": "_bandwidth"}
 _RATIOS = ("mfu", "hfu", "goodput", "grad_deviation", "grad_noise")
 _LABELS = {
     "num_distributions": "installed distributions",
     "num_params": "parameters",
+    "parameters_bytes": "parameter memory",
     "num_flops_per_token": "FLOP per token",
     "num_warmup_steps": "warm-up steps",
     "num_measured_steps": "measured steps",
@@ -65,6 +72,10 @@ def label_of(metric: str) -> str:
     """`peak_allocated_bytes` -> `peak allocated`: the name without the unit, which the value carries."""
     if metric in _LABELS:
         return _LABELS[metric]
+    metric = _COLLECTIVE_BYTES.sub(r"\1_data", metric)
+    for ending, words in _ENDINGS.items():
+        if metric.endswith(ending):
+            metric = metric.removesuffix(ending) + words
     for suffix in _SUFFIXES:
         metric = metric.removesuffix(suffix)
     return metric.removeprefix("num_").replace("_", " ")

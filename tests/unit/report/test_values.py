@@ -38,6 +38,11 @@ def test_format_value(metric: str, value: float, text: str) -> None:
         ("num_layers", "layers"),
         ("step_p95_seconds", "step, 95th percentile"),
         ("world_size", "world size"),
+        ("all_reduce_seconds", "all reduce"),
+        ("all_reduce_bytes", "all reduce data"),
+        ("all_reduce_bytes_per_second", "all reduce bandwidth"),
+        ("checkpoint_save_bytes_per_second", "checkpoint save bandwidth"),
+        ("full_saved_bytes_per_second", "full saved per second added"),
     ],
 )
 def test_label_drops_the_unit(metric: str, label: str) -> None:
