@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -49,12 +50,14 @@ def render_page(
     title: str,
     page_dir: Path,
     sweep_records: Sequence[Record] = (),
+    elsewhere: Mapping[str, Record] = MappingProxyType({}),
     language: str = "en",
 ) -> str:
     """The whole page as text.
 
     `records` are the newest of each stage; `config_summary` is the intended run, plain values or one level of
-    groups; `page_dir` is the folder that the page will lie in, from which links to records are counted. Without a
+    groups; `page_dir` is the folder that the page will lie in, from which links to records are counted. `elsewhere`
+    holds, by stage, records of the same study with other options, which are named where a stage was not run. Without a
     `verdict` the one in the record of stage `plan` is shown, and without that none.
     """
     by_stage = {record.stage: record for record in records}
@@ -66,6 +69,7 @@ def render_page(
             record=by_stage.get(chapter.stage),
             command=stage_command(chapter.stage, overrides=overrides),
             page_dir=page_dir,
+            elsewhere=elsewhere.get(chapter.stage),
         )
         for chapter in CHAPTERS
         if chapter.stage != "report"

@@ -6,6 +6,7 @@ way to its record. What a record lacks is left out or called not run, never fill
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,8 +29,13 @@ from pilotkit.units import format_seconds
 NOT_RUN = "not run"
 
 
-def section_of(chapter: Chapter, *, record: Record | None, command: str, page_dir: Path) -> Section:
-    """The section of one chapter; `command` would run its stage, and is shown when there is no record."""
+def section_of(
+    chapter: Chapter, *, record: Record | None, command: str, page_dir: Path, elsewhere: Record | None = None
+) -> Section:
+    """The section of one chapter; `command` would run its stage, and is shown when there is no record.
+
+    `elsewhere` is what the study holds of this stage with other options: it is named, lest "not run" surprise.
+    """
     if record is None:
         absence = "" if chapter.built else "not built in this version"
         return Section(
@@ -40,6 +46,7 @@ def section_of(chapter: Chapter, *, record: Record | None, command: str, page_di
             tone="quiet",
             command=command if chapter.built else "",
             absence=absence,
+            notes=[ran_elsewhere(elsewhere)] if elsewhere is not None else [],
         )
     section = Section(
         chapter.chapter,
@@ -57,6 +64,12 @@ def section_of(chapter: Chapter, *, record: Record | None, command: str, page_di
     shown = arrange(section, record, page_dir) if arrange is not None else set()
     section.values = [value_of(record, name, page_dir=page_dir) for name in record.metrics if name not in shown]
     return section
+
+
+def ran_elsewhere(record: Record) -> str:
+    """Where the stage did run: a record of the same study under options that are not this run's."""
+    typed = shlex.join(word for word in record.overrides if not word.startswith("stage="))
+    return f"{record.stage} ran with other options: {record.run_id} ({typed or 'none given'})"
 
 
 def _lock(section: Section, record: Record, page_dir: Path) -> set[str]:

@@ -16,6 +16,7 @@ from pilotkit.report.comparison import render_comparison
 from pilotkit.report.exports import COLUMNS, metric_rows, to_csv, to_markdown
 from pilotkit.report.page import recorded_verdict, render_page
 from pilotkit.report.points import write_parquet
+from pilotkit.report.sections import ran_elsewhere
 from pilotkit.report.trackers import tracked, write_trackers
 from pilotkit.stages.run import Run, StageResult
 
@@ -28,6 +29,7 @@ def run(run: Run) -> StageResult:
     order = [chapter.stage for chapter in CHAPTERS]
     records = [run.evidence[stage] for stage in order if stage in run.evidence]
     page = run.page
+    elsewhere = _elsewhere(run)
     text = render_page(
         records,
         verdict=None,
@@ -35,10 +37,13 @@ def run(run: Run) -> StageResult:
         title=run.config.name,
         page_dir=page.parent,
         sweep_records=_sweep(run),
+        elsewhere=elsewhere,
         language=run.config.report.language,
     )
     atomic.write_text(page, text)
     run.console.line(f"  page: {page}")
+    for record in elsewhere.values():
+        run.console.line(f"  not on it: {ran_elsewhere(record)}")
     beside = RunDir(page.parent)
     verdict = recorded_verdict(run.evidence.get("plan"))
     atomic.write_text(beside.page_markdown, to_markdown(records, verdict=verdict, title=run.config.name))
@@ -96,6 +101,13 @@ def config_summary(run: Run) -> dict[str, Any]:
         "steps": arithmetic.num_steps,
         "reservation": f"{config.reservation.name} ({config.reservation.days:g} days)",
     }
+
+
+def _elsewhere(run: Run) -> dict[str, Record]:
+    """Newest record of each stage that has none here, though the study ran it with other options."""
+    shown = {chapter.stage for chapter in CHAPTERS} - {"report"} - set(run.evidence)
+    found = find_records(run.output_dir, name=run.config.name).records
+    return {record.stage: record for record in found if record.stage in shown and record.status != "running"}
 
 
 def _sweep(run: Run) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from html.parser import HTMLParser
@@ -191,6 +192,12 @@ def test_without_anything(tmp_path: Path) -> None:
     assert "<h1>NO VERDICT</h1>" in page
     assert '<pre class="command">pilotkit stage=plan</pre>' in page
     assert _text(page).count("not run") >= 11
+
+
+def test_what_ran_with_other_options_is_named(sample: dict[str, Any], tmp_path: Path) -> None:
+    record = dataclasses.replace(sample["go_records"](tmp_path)["prove"], overrides=["stage=prove", "train.seq_len=16"])
+    page = render_page([], verdict=None, config_summary={}, title="t", page_dir=tmp_path, elsewhere={"prove": record})
+    assert f"prove ran with other options: {record.run_id} (train.seq_len=16)" in _text(page)
 
 
 def test_same_records_same_page(sample: dict[str, Any], tmp_path: Path) -> None:
