@@ -6,6 +6,7 @@ A mistake of ours is an ordinary exception or an `assert`, and keeps its traceba
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,23 @@ class OutputError(PilotkitError):
     """The output folder cannot take what a run has to write (read-only, full, not a folder)."""
 
     exit_code = EXIT_FAILED
+
+
+_DISK = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+)
+
+
+def is_refusal_of_disk(error: OSError) -> bool:
+    """Whether a file system would not take something: full, read-only, somebody else's, or no folder."""
+    return error.errno in _DISK
 
 
 class SubmissionRefused(PilotkitError):

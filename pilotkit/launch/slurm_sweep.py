@@ -7,6 +7,7 @@ Nothing is queued when one point is wrong; nothing stays queued when Slurm refus
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import secrets
@@ -203,15 +204,26 @@ def _submit(sweep_dir: Path, sweep: Sweep, arrays: Sequence[_Array], *, entry: s
                     raise SubmissionRefused(_refusal_words(error, submitted, sweep_dir)) from error
             sweep.state = "submitted"
             assign_job_ids(sweep)
-            write_sweep(sweep_dir, sweep)
+            try:
+                write_sweep(sweep_dir, sweep)
+            except OSError:
+                # A manifest without ids, in a folder that takes no records either.
+                _take_back(sweep, first)
+                raise
+
+
+def _take_back(sweep: Sweep, first: int) -> None:
+    take_back([array.job_id for array in sweep.arrays[first:] if array.job_id])
 
 
 def _give_up(sweep_dir: Path, sweep: Sweep, first: int) -> None:
-    take_back([array.job_id for array in sweep.arrays[first:] if array.job_id])
+    _take_back(sweep, first)
     sweep.state = "refused"
     for array in sweep.arrays[first:]:
         array.job_id = None
-    write_sweep(sweep_dir, sweep)
+    # Where the disk refuses this too, Slurm's sentence is the one to tell; no job is left for the manifest to name.
+    with contextlib.suppress(OSError):
+        write_sweep(sweep_dir, sweep)
 
 
 def _refusal_words(error: SubmissionRefused, array: SweepArray, sweep_dir: Path) -> str:

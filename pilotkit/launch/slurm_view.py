@@ -66,12 +66,13 @@ def view_jobs(job_ids: Sequence[str]) -> Views:
     forgotten: list[str] = []
     for job_id in job_ids:
         answer = _ask("scontrol", "show", "job", "--oneliner", job_id)
-        if answer.returncode == 0:
-            jobs.update(parse_scontrol(answer.stdout))
+        found = parse_scontrol(answer.stdout) if answer.returncode == 0 else {}
+        if found:
+            jobs.update(found)
         elif "Invalid job id" in answer.stderr:
             forgotten.append(job_id)
         else:
-            return Views(jobs, _last_line(answer.stderr) or f"scontrol ended with exit code {answer.returncode}")
+            return Views(jobs, _complaint(answer))
     if forgotten:
         answer = _ask(
             "sacct", "-X", "-n", "-P", "-D", "-j", ",".join(forgotten), "-o", "JobID,State,ExitCode,NodeList,End"
@@ -79,15 +80,15 @@ def view_jobs(job_ids: Sequence[str]) -> Views:
         if answer.returncode == 0:
             jobs.update(parse_sacct(answer.stdout))
         elif "accounting storage is disabled" not in answer.stderr and answer.returncode != NOT_INSTALLED:
-            return Views(jobs, _last_line(answer.stderr))
+            return Views(jobs, _complaint(answer))
     return Views(jobs)
 
 
-def find_by_name(names: Sequence[str]) -> dict[str, str]:
-    """The submission ids of jobs by their (unique) names, as far as Slurm still has them."""
+def find_by_name(names: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The submission ids of jobs by their (unique) names, as far as Slurm still has them; and its complaint."""
     answer = _ask("squeue", "--noheader", "--states=all", "--name", ",".join(names), "--format=%F|%j")
     pairs = (line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
-    return {name: job_id for job_id, name in pairs}
+    return {name: job_id for job_id, name in pairs}, "" if answer.returncode == 0 else _complaint(answer)
 
 
 def partitions() -> list[Partition]:
@@ -119,7 +120,7 @@ def cancel(job_ids: Sequence[str]) -> None:
 def requeue(job_id: str) -> str:
     """Send a job back to the queue; returns Slurm's complaint, empty when it did."""
     answer = _ask("scontrol", "requeue", job_id)
-    return "" if answer.returncode == 0 else _last_line(answer.stderr)
+    return "" if answer.returncode == 0 else _complaint(answer)
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,12 @@ def _ask(*command: str, timeout_seconds: float | None = None) -> subprocess.Comp
     except subprocess.TimeoutExpired:
         words = f"{command[0]} gave no answer in {timeout_seconds:.0f} s"
         return subprocess.CompletedProcess(command, 124, "", words)
+
+
+def _complaint(answer: subprocess.CompletedProcess[str]) -> str:
+    """Never empty: an answer that tells nothing must not be taken for `there is no such job`."""
+    words = "no job in its answer" if answer.returncode == 0 else f"exit code {answer.returncode}"
+    return _last_line(answer.stderr) or f"{answer.args[0]}: {words}"
 
 
 def _field(line: str, name: str) -> str:

@@ -75,7 +75,12 @@ class JobView:
         """It waits for something that only a person will change."""
         words = self.reason.lower()
         return self.state in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT") and any(
-            word in words for word in ("held", "dependencyneversatisfied", "badconstraints", "invalid")
+            # The last three are limits of one job, which no other job's end makes room under.
+            word in words
+            for word in (
+                *("held", "dependencyneversatisfied", "badconstraints", "invalid"),
+                *("partitiontimelimit", "partitionnodelimit", "perjob"),
+            )
         )
 
 

@@ -91,10 +91,16 @@ def test_a_point_that_could_not_write_a_record_says_why(judge) -> None:
     assert (found.status, found.cause) == ("failed", "output_dir=/full cannot be written")
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "launch_failed_requeued_held", "DependencyNeverSatisfied"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("JobHeldUser", "launch_failed_requeued_held", "DependencyNeverSatisfied"),
+        *("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit"),
+    ],
+)
 def test_held_jobs_are_not_waited_for(reason: str) -> None:
     assert JobView("PENDING", reason).is_stuck
-    assert not JobView("PENDING", "Resources").is_stuck
+    assert not any(JobView("PENDING", words).is_stuck for words in ("Resources", "QOSMaxJobsPerUserLimit"))
 
 
 def test_manifest_comes_back(tmp_path: Path) -> None:
