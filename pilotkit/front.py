@@ -77,8 +77,9 @@ def run(arguments: list[str]) -> int:
         if not (parsed.multirun and is_refusal_of_disk(error)):
             raise
         raise OutputError(
-            f"The sweep cannot be written: {error.strerror} ({error.filename or FollowSweep.folder}); "
-            "give another folder with output_dir=..."
+            f"A file of the sweep cannot be written or read: {error.strerror} "
+            f"({error.filename or FollowSweep.folder}); "
+            "another folder for results is output_dir=..."
         ) from error
     finally:
         code = _tell_sweep()

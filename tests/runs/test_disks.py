@@ -44,7 +44,7 @@ def test_a_sweep_folder_that_cannot_be_written_is_one_line(
     for output_dir in (read_only_folder / "out", tmp_path / "file"):
         result = pilotkit_cli("-m", "stage=lock", "train.seq_len=32,64", f"output_dir={output_dir}")
         assert result.returncode == 1
-        assert result.stderr.startswith("The sweep cannot be written: "), result.stderr
+        assert result.stderr.startswith("A file of the sweep cannot be written or read: "), result.stderr
         assert str(output_dir) in result.stderr
         assert result.stderr.count("\n") == 1
         assert "points" not in result.stdout

@@ -126,6 +126,14 @@ def test_refused_in_words_and_nothing_is_queued(lab, arguments: list[str], words
     assert lab.cluster.run("squeue", "-h").stdout == ""
 
 
+def test_a_disk_that_has_no_room_for_the_code_is_one_line(lab, small_disk: Path) -> None:
+    done = lab.pilotkit("-m", "cluster=slurm", *LOCK, "train.seq_len=32,64", f"output_dir={small_disk / 'out'}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("The code of the sweep cannot be kept: [Errno 28] No space left on device")
+    assert done.stderr.count("\n") == 1
+    assert lab.cluster.run("squeue", "-h").stdout == ""
+
+
 def test_what_a_container_needs_reaches_sbatch(lab) -> None:
     """Slurm's own option for a bundle, and a wrapper that starts Python: as the queue holds them."""
     done = lab.pilotkit(
