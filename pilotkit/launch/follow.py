@@ -29,7 +29,8 @@ def find_truths(sweep_dir: Path, sweep: Sweep) -> tuple[list[Truth], str]:
     open_points = [truth.point for truth in first if not truth.is_final]
     wanted = {sweep.arrays[point.array].job_id for point in open_points if point.array is not None}
     asked = sorted(job_id for job_id in wanted if job_id)
-    views = view_jobs(asked) if asked else Views(complaint=complaint)
+    tasks = [point.job_id for point in open_points if point.job_id]
+    views = view_jobs(asked, tasks=tasks) if asked else Views(complaint=complaint)
     truths = []
     for truth in first:
         if truth.is_final:
@@ -93,7 +94,7 @@ def _elsewhere(truth: Truth) -> Truth:
         twin = next(other for other in there.points if other.index == point.elsewhere_index)
     except (RecordError, StopIteration):
         return dataclasses.replace(truth, status="vanished", cause=f"its earlier sweep is gone: {folder}")
-    views = view_jobs([twin.job_id.partition("_")[0]]) if twin.job_id else Views()
+    views = view_jobs([twin.job_id.partition("_")[0]], tasks=[twin.job_id]) if twin.job_id else Views()
     view = views.of(twin.job_id)
     found = truth_of(folder, there, twin, view=view, complaint=views.complaint)
     words = found.cause or f"as job {twin.job_id} of {folder}"

@@ -10,12 +10,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pilotkit.launch.environment import FOREIGN
-from pilotkit.records.truths import JobView
+from pilotkit.records.truths import LEFT_ARRAY, JobView
 
 TIMEOUT_SECONDS = 20.0
 NOT_INSTALLED = 127
@@ -24,6 +24,7 @@ NO_TASK = "4294967294"
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 # Variables that change what Slurm's commands print or which jobs they show.
 _COMMAND_SETTINGS = re.compile(r"(SQUEUE|SACCT|SCONTROL|SINFO|SCANCEL)_.*")
+_TASKS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 _MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -38,7 +39,11 @@ class Views:
         """One job; a task that has no entry of its own has its array's, which ended before the task began."""
         if job_id is None:
             return None
-        return self.jobs.get(job_id) or self.jobs.get(job_id.partition("_")[0])
+        base, _, task = job_id.partition("_")
+        found = self.jobs.get(job_id) or self.jobs.get(base)
+        if found is None and task and any(other.startswith(f"{base}_") for other in self.jobs):
+            return JobView(LEFT_ARRAY)
+        return found
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,11 @@ def is_inherited(name: str) -> bool:
     return name not in KEPT_VARIABLES and bool(FOREIGN.fullmatch(name) or _COMMAND_SETTINGS.fullmatch(name))
 
 
-def view_jobs(job_ids: Sequence[str]) -> Views:
-    """Ask for these submissions (arrays by their own id). One command each, one more for those that are forgotten."""
+def view_jobs(job_ids: Sequence[str], *, tasks: Sequence[str] = ()) -> Views:
+    """Ask for these submissions (arrays by their own id). One command each, one more for those that are forgotten.
+
+    `tasks` are those of their tasks that matter: of an array that is still known some may be forgotten.
+    """
     jobs: dict[str, JobView] = {}
     forgotten: list[str] = []
     for job_id in job_ids:
@@ -73,6 +81,7 @@ def view_jobs(job_ids: Sequence[str]) -> Views:
             forgotten.append(job_id)
         else:
             return Views(jobs, _complaint(answer))
+    forgotten += [task for task in tasks if task.partition("_")[0] not in forgotten and _is_missing(jobs, task)]
     if forgotten:
         answer = _ask(
             "sacct", "-X", "-n", "-P", "-D", "-j", ",".join(forgotten), "-o", "JobID,State,ExitCode,NodeList,End"
@@ -82,6 +91,10 @@ def view_jobs(job_ids: Sequence[str]) -> Views:
         elif "accounting storage is disabled" not in answer.stderr and answer.returncode != NOT_INSTALLED:
             return Views(jobs, _complaint(answer))
     return Views(jobs)
+
+
+def _is_missing(jobs: Mapping[str, JobView], task: str) -> bool:
+    return task not in jobs and task.partition("_")[0] not in jobs
 
 
 def find_by_name(names: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -186,11 +199,12 @@ def parse_sacct(text: str) -> dict[str, JobView]:
 
 
 def expand_tasks(text: str) -> Iterator[int]:
-    """`0,3-5%2` -> 0, 3, 4, 5. What Slurm cut short with `...` ends there."""
+    """`0,3-5,6-10:2%2` -> 0, 3, 4, 5, 6, 8, 10: so Slurm writes what is left of an array, a step after a colon."""
     for part in text.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            yield from range(int(first), int(last or first) + 1)
+        match = _TASKS.fullmatch(part)
+        if match:
+            first, last, step = match.groups()
+            yield from range(int(first), int(last or first) + 1, int(step or 1))
 
 
 def parse_minutes(text: str) -> int | None:
@@ -207,6 +221,8 @@ def _ask(*command: str, timeout_seconds: float | None = None) -> subprocess.Comp
     environment = {name: value for name, value in os.environ.items() if not is_inherited(name)}
     # Times are compared with now: seconds since the epoch cannot be misread.
     environment["SLURM_TIME_FORMAT"] = "%s"
+    # All waiting tasks of an array, and not the first 64 characters of them.
+    environment["SLURM_BITSTR_LEN"] = "0"
     timeout_seconds = timeout_seconds or TIMEOUT_SECONDS
     try:
         return subprocess.run(  # noqa: S603 - Slurm's own commands, found on PATH

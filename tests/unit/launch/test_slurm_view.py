@@ -51,7 +51,9 @@ def test_sacct_takes_the_last_row_of_a_requeued_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks"), [("0,3-5%2", [0, 3, 4, 5]), ("7", [7]), ("1,2,...", [1, 2])], ids=["ranges", "one", "cut short"]
+    ("text", "tasks"),
+    [("0,3-5%2", [0, 3, 4, 5]), ("7", [7]), ("0-6:3,8-10:2%4", [0, 3, 6, 8, 10]), ("1,2,...", [1, 2])],
+    ids=["ranges", "one", "steps", "cut short"],
 )
 def test_expand_tasks(text: str, tasks: list[int]) -> None:
     assert list(expand_tasks(text)) == tasks
