@@ -159,6 +159,8 @@ def tell_sweep(folder: Path) -> int:
     if has_sweep(folder):
         return _tell_submitted(folder)
     points = read_points(folder)
+    if not points:
+        return EXIT_FAILED  # ended before there was anything to tell; the error says why
     records = [point.record() for point in points]
     console = table_console(sys.stdout)
     console.print()
@@ -169,9 +171,9 @@ def tell_sweep(folder: Path) -> int:
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
     for line in _frontier_lines(folder):
         console.print(line, soft_wrap=True, markup=False, emoji=False, highlight=False)
-    text = f"\n{len(points)} points: {words or 'none was started'}. Records: {folder}"
+    text = f"\n{len(points)} points: {words}. Records: {folder}"
     console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
-    if not points or any(
+    if any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):
         return EXIT_FAILED

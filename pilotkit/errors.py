@@ -6,6 +6,7 @@ A mistake of ours is an ordinary exception or an `assert`, and keeps its traceba
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,23 @@ class OutputError(PilotkitError):
     exit_code = EXIT_FAILED
 
 
+_DISK = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+)
+
+
+def is_refusal_of_disk(error: OSError) -> bool:
+    """Whether a file system would not take something: full, read-only, somebody else's, or no folder."""
+    return error.errno in _DISK
+
+
 class SubmissionRefused(PilotkitError):
     """The scheduler did not take a sweep; carries its own sentence."""
 
@@ -89,7 +107,7 @@ class Interrupted(KeyboardInterrupt):
     """Something outside ends the run: `status` is what its record will say. Handled wherever Ctrl-C is.
 
     `patience_seconds` is how long a worker that can save may take for it; 0 ends it at once. With `may_continue` a run
-    whose worker did save is `preempted`, whatever it was interrupted for: it goes on in another attempt.
+    that leaves something to go on from is `preempted`, whatever it was interrupted for: it goes on in another attempt.
     """
 
     def __init__(self, status: str, words: str, *, patience_seconds: float = 0.0, may_continue: bool = False) -> None:
@@ -104,6 +122,15 @@ class Interrupted(KeyboardInterrupt):
 
     def has_saved(self, step: int) -> None:
         """A worker has saved at this optimizer step and ended by itself."""
-        self.words = f"{self.words}; saved after step {step}"
+        self._has_left(f"saved after step {step}")
+
+    def has_done(self, stages: int) -> None:
+        """Stages of this attempt are done, and are not done again by the next."""
+        self._has_left(
+            f"{stages} stage{'s' if stages > 1 else ''} of this attempt {'are' if stages > 1 else 'is'} done"
+        )
+
+    def _has_left(self, words: str) -> None:
+        self.words = f"{self.words}; {words}"
         if self.may_continue:
             self.status = "preempted"

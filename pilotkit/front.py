@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pilotkit.config.overrides import check_overrides, with_plus
 from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
-from pilotkit.errors import EXIT_OK, ConfigError, PilotkitError, Problem
+from pilotkit.errors import EXIT_OK, ConfigError, OutputError, PilotkitError, Problem, is_refusal_of_disk
 
 
 class CompositionError(PilotkitError):
@@ -73,6 +73,14 @@ def run(arguments: list[str]) -> int:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # ValueError is what Hydra's own argument checks raise; ours never reach this place as one.
         raise CompositionError(f"The configuration cannot be composed; nothing was started.\n{error}") from error
+    except OSError as error:
+        if not (parsed.multirun and is_refusal_of_disk(error)):
+            raise
+        raise OutputError(
+            f"A file of the sweep cannot be written or read: {error.strerror} "
+            f"({error.filename or FollowSweep.folder}); "
+            "another folder for results is output_dir=..."
+        ) from error
     finally:
         code = _tell_sweep()
     if ended:

@@ -45,6 +45,3 @@ def check_nodes(config: PilotConfig) -> Iterator[Problem]:
     elif rank >= num_nodes:
         allowed = f"0 to {num_nodes - 1}, as parallelism.num_nodes={num_nodes}"
         yield Problem("cluster.node_rank", rank, allowed, "count the nodes from 0; 0 is the host of the endpoint", both)
-    if config.pilot.script is not None:
-        fix = "pilot the script on one node, or leave it out"
-        yield Problem("cluster.rdzv_endpoint", endpoint, "nothing with pilot.script", fix, ("pilot.script",))

@@ -1,8 +1,8 @@
-"""`python -m pilotkit.launch.agent ...`: the torchrun of one node, of a run on several. Started on each of them.
+"""`python -m pilotkit.launch.agent ... -- PROGRAM`: the torchrun of one node, of a run on several.
 
-In order: find the address by which the first node is reached, and its interface; start torchrun, which meets the
-others there; hand SIGTERM on, and turn SIGUSR2, which Slurm sends to steps, into the file that asks the ranks to save;
-end with torchrun, or with who started us. Never imports torch.
+Started on each of them. In order: find the address by which the first node is reached, and its interface; start
+torchrun, which meets the others there; hand SIGTERM on, and turn SIGUSR2, which Slurm sends to steps, into the file
+that asks the ranks to save; end with torchrun, or with who started us. Never imports torch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def torchrun_command(given: argparse.Namespace, *, rank: int, address: str) -> l
         *("--rdzv-backend=c10d", f"--rdzv-endpoint={given.endpoint}", f"--rdzv-id={given.phase}"),
         f"--rdzv-conf={','.join(f'{name}={value}' for name, value in conf.items())}",
         f"--local-addr={address}",
-        *("-m", "pilotkit.worker", given.run_dir, given.phase),
+        *given.program,
     ]
 
 
@@ -114,6 +114,9 @@ def _wait(torchrun: subprocess.Popen[bytes]) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # By hand: what the program is given may look like an option of ours, or hold a `--` of its own.
+    own = words.index("--")
     parser = argparse.ArgumentParser(prog="python -m pilotkit.launch.agent", description=__doc__)
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--nproc", type=int, required=True)
@@ -122,7 +125,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--phase", required=True)
     parser.add_argument("--node-rank", type=int)
-    return parser.parse_args(arguments)
+    return parser.parse_args(words[:own], argparse.Namespace(program=words[own + 1 :]))
 
 
 if __name__ == "__main__":

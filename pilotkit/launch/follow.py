@@ -23,13 +23,14 @@ FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 1.0, 10.0
 
 def find_truths(sweep_dir: Path, sweep: Sweep) -> tuple[list[Truth], str]:
     """The truth of every point, in order, and what Slurm said when it did not answer."""
-    _complete_job_ids(sweep_dir, sweep)
+    complaint = _complete_job_ids(sweep_dir, sweep)
     # Only those without a last word are asked for: a sweep that is over costs Slurm nothing.
     first = [truth_of(sweep_dir, sweep, point, view=None, complaint="not asked") for point in sweep.points]
     open_points = [truth.point for truth in first if not truth.is_final]
     wanted = {sweep.arrays[point.array].job_id for point in open_points if point.array is not None}
     asked = sorted(job_id for job_id in wanted if job_id)
-    views = view_jobs(asked) if asked else Views()
+    tasks = [point.job_id for point in open_points if point.job_id]
+    views = view_jobs(asked, tasks=tasks) if asked else Views(complaint=complaint)
     truths = []
     for truth in first:
         if truth.is_final:
@@ -39,8 +40,8 @@ def find_truths(sweep_dir: Path, sweep: Sweep) -> tuple[list[Truth], str]:
             truths.append(_elsewhere(truth))
             continue
         view = views.of(truth.point.job_id)
-        truths.append(truth_of(sweep_dir, sweep, truth.point, view=view, complaint=views.complaint))
-    return truths, views.complaint
+        truths.append(truth_of(sweep_dir, sweep, truth.point, view=view, complaint=views.complaint or complaint))
+    return truths, views.complaint or complaint
 
 
 def find_any_truths(sweep_dir: Path) -> tuple[str, list[Truth], str]:
@@ -93,24 +94,28 @@ def _elsewhere(truth: Truth) -> Truth:
         twin = next(other for other in there.points if other.index == point.elsewhere_index)
     except (RecordError, StopIteration):
         return dataclasses.replace(truth, status="vanished", cause=f"its earlier sweep is gone: {folder}")
-    views = view_jobs([twin.job_id.partition("_")[0]]) if twin.job_id else Views()
+    views = view_jobs([twin.job_id.partition("_")[0]], tasks=[twin.job_id]) if twin.job_id else Views()
     view = views.of(twin.job_id)
     found = truth_of(folder, there, twin, view=view, complaint=views.complaint)
     words = found.cause or f"as job {twin.job_id} of {folder}"
     return dataclasses.replace(found, point=point, cause=found.cause if found.is_final else words)
 
 
-def _complete_job_ids(sweep_dir: Path, sweep: Sweep) -> None:
-    """A submission that was killed between Slurm's yes and the manifest is found again by its job names."""
+def _complete_job_ids(sweep_dir: Path, sweep: Sweep) -> str:
+    """A submission that was killed between Slurm's yes and the manifest is found again by its job names.
+
+    Returns Slurm's complaint: until it has answered, nobody knows whether there are such jobs.
+    """
     nameless = [array for array in sweep.arrays if array.job_id is None and array.refusal is None]
     if sweep.state != "submitting" or not nameless:
-        return
-    found = find_by_name([array.job_name for array in nameless])
+        return ""
+    found, complaint = find_by_name([array.job_name for array in nameless])
     for array in nameless:
         array.job_id = found.get(array.job_name)
     if found:
         assign_job_ids(sweep)
         write_sweep(sweep_dir, sweep)
+    return complaint
 
 
 def assign_job_ids(sweep: Sweep) -> None:

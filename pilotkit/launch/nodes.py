@@ -10,7 +10,7 @@ import dataclasses
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,22 +31,25 @@ class Nodes:
         """Another port for every phase: an agent that is late must not meet those of the phase before."""
         return dataclasses.replace(self, port=_free_port() if self.has_srun else self.port + number)
 
-    def command(self, run_dir: Path, *, phase: str, nproc: int, timeout_seconds: float) -> list[str]:
-        """Start one agent on every node with srun, or the one of this node."""
+    def command(
+        self, run_dir: Path, *, phase: str, nproc: int, timeout_seconds: float, program: Sequence[str]
+    ) -> list[str]:
+        """Start one agent on every node with srun, or the one of this node; `program` is what each rank runs."""
         agent = [
             *(sys.executable, "-m", "pilotkit.launch.agent", f"--nodes={self.count}", f"--nproc={nproc}"),
             *(f"--endpoint={self.host}:{self.port}", f"--timeout={timeout_seconds:.0f}"),
             *(f"--run-dir={run_dir}", f"--phase={phase}"),
         ]
         if not self.has_srun:
-            return [*agent, f"--node-rank={self.rank}"]
+            return [*agent, f"--node-rank={self.rank}", "--", *program]
         srun = ["srun", f"--nodes={self.count}", f"--ntasks={self.count}", "--ntasks-per-node=1"]
         # Slurm 22.05 and later do not hand the cores of the job on to its steps by themselves.
         cores = os.environ.get("SLURM_CPUS_PER_TASK")
         # Inside a step, as of `srun --pty bash`, another one gets nothing unless it shares.
         overlap = ["--overlap"] if "SLURM_STEP_ID" in os.environ else []
         # One agent that ends badly ends the others, which would wait for it.
-        return [*srun, *overlap, *([f"--cpus-per-task={cores}"] if cores else []), "--kill-on-bad-exit=1", *agent]
+        limits = [*([f"--cpus-per-task={cores}"] if cores else []), "--kill-on-bad-exit=1"]
+        return [*srun, *overlap, *limits, *agent, "--", *program]
 
     def variables(self, base: Mapping[str, str]) -> dict[str, str]:
         """What srun has to know of its job; the agents take it out again."""

@@ -16,8 +16,8 @@ from pilotkit.errors import Problem
 # Stages that only read records need no accelerator; these start one process; every other starts a rank a device.
 READERS = ("budget", "plan", "report")
 ONE_DEVICE = ("lock", "prove", "measure")
-# Every other stage runs on one node, whatever the intended run has.
-SEVERAL_NODES = ("pilot",)
+# Every other stage runs on one node, whatever the intended run has; `all` has a pilot in it.
+SEVERAL_NODES = ("pilot", "all")
 
 MINUTES_PER_DAY = 24 * 60
 # submitit's name of a parameter, by the name that Hydra's launcher gives it.

@@ -7,6 +7,7 @@ Nothing is queued when one point is wrong; nothing stays queued when Slurm refus
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import secrets
@@ -36,7 +37,7 @@ from pilotkit.launch.slurm_submit import (
     take_back,
     uninterrupted,
 )
-from pilotkit.launch.slurm_view import has_slurm, max_array_size, partitions
+from pilotkit.launch.slurm_view import find_by_name, has_slurm, max_array_size, partitions
 from pilotkit.launch.snapshot import Snapshot, take_snapshot
 from pilotkit.records.points import Point, write_point, write_point_config
 from pilotkit.records.sweeps import (
@@ -199,24 +200,43 @@ def _submit(sweep_dir: Path, sweep: Sweep, arrays: Sequence[_Array], *, entry: s
                     )
                 except SubmissionRefused as error:
                     submitted.refusal = str(error)
-                    _give_up(sweep_dir, sweep, first)
-                    raise SubmissionRefused(_refusal_words(error, submitted, sweep_dir)) from error
+                    doubt = _give_up(sweep_dir, sweep, first, refused=submitted)
+                    raise SubmissionRefused(_refusal_words(error, submitted, sweep_dir, doubt)) from error
             sweep.state = "submitted"
             assign_job_ids(sweep)
-            write_sweep(sweep_dir, sweep)
+            try:
+                write_sweep(sweep_dir, sweep)
+            except OSError:
+                # A manifest without ids, in a folder that takes no records either.
+                _take_back(sweep, first)
+                raise
 
 
-def _give_up(sweep_dir: Path, sweep: Sweep, first: int) -> None:
+def _take_back(sweep: Sweep, first: int) -> None:
     take_back([array.job_id for array in sweep.arrays[first:] if array.job_id])
+
+
+def _give_up(sweep_dir: Path, sweep: Sweep, first: int, *, refused: SweepArray) -> str:
+    """Returns what Slurm says when it cannot be known that nothing is queued."""
+    _take_back(sweep, first)
+    # A controller that was silent for too long may have taken the job all the same.
+    found, doubt = find_by_name([refused.job_name])
+    take_back(list(found.values()))
     sweep.state = "refused"
     for array in sweep.arrays[first:]:
         array.job_id = None
-    write_sweep(sweep_dir, sweep)
+    # Where the disk refuses this too, Slurm's sentence is the one to tell; no job is left for the manifest to name.
+    with contextlib.suppress(OSError):
+        write_sweep(sweep_dir, sweep)
+    return doubt
 
 
-def _refusal_words(error: SubmissionRefused, array: SweepArray, sweep_dir: Path) -> str:
+def _refusal_words(error: SubmissionRefused, array: SweepArray, sweep_dir: Path, doubt: str) -> str:
+    queued = "nothing is queued."
+    if doubt:
+        queued = f"whether anything is queued it does not say ({doubt}): scancel --name={array.job_name} takes it back."
     return (
-        f"Slurm refused the sweep; nothing is queued.\n{error}\n"
+        f"Slurm refused the sweep; {queued}\n{error}\n"
         f"asked for: {array.words or 'the defaults'} ({array.count} points)\nsweep folder: {sweep_dir}"
     )
 

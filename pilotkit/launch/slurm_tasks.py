@@ -20,7 +20,7 @@ from pilotkit.launch.follow import SILENCE_SECONDS
 from pilotkit.launch.shapes import from_launcher
 from pilotkit.launch.slurm_submit import clean_environment, sbatch_sentence
 from pilotkit.launch.slurm_view import cancel, has_slurm, view_jobs
-from pilotkit.records.truths import JobView, exit_words
+from pilotkit.records.truths import LEFT_ARRAY, JobView, exit_words
 
 POLL_SECONDS = 1.0
 # A result on a shared file system may be seen a moment after the job is gone.
@@ -36,6 +36,7 @@ ENDED = (
     "OUT_OF_MEMORY",
     "BOOT_FAIL",
     "DEADLINE",
+    LEFT_ARRAY,
 )
 
 
@@ -119,7 +120,7 @@ def _failed(call: tuple[Any, ...], error: Exception) -> JobReturn:
 
 
 def _death(job: Any, view: JobView | None, complaint: str) -> JobDied:
-    if view is None:
+    if view is None or view.state == LEFT_ARRAY:
         words = (
             f"Slurm does not answer: {complaint}" if complaint else "Slurm no longer knows it, and it left no result"
         )

@@ -10,12 +10,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pilotkit.launch.environment import FOREIGN
-from pilotkit.records.truths import JobView
+from pilotkit.records.truths import LEFT_ARRAY, JobView
 
 TIMEOUT_SECONDS = 20.0
 NOT_INSTALLED = 127
@@ -24,6 +24,7 @@ NO_TASK = "4294967294"
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 # Variables that change what Slurm's commands print or which jobs they show.
 _COMMAND_SETTINGS = re.compile(r"(SQUEUE|SACCT|SCONTROL|SINFO|SCANCEL)_.*")
+_TASKS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 _MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -38,7 +39,11 @@ class Views:
         """One job; a task that has no entry of its own has its array's, which ended before the task began."""
         if job_id is None:
             return None
-        return self.jobs.get(job_id) or self.jobs.get(job_id.partition("_")[0])
+        base, _, task = job_id.partition("_")
+        found = self.jobs.get(job_id) or self.jobs.get(base)
+        if found is None and task and any(other.startswith(f"{base}_") for other in self.jobs):
+            return JobView(LEFT_ARRAY)
+        return found
 
 
 @dataclass(frozen=True)
@@ -60,18 +65,23 @@ def is_inherited(name: str) -> bool:
     return name not in KEPT_VARIABLES and bool(FOREIGN.fullmatch(name) or _COMMAND_SETTINGS.fullmatch(name))
 
 
-def view_jobs(job_ids: Sequence[str]) -> Views:
-    """Ask for these submissions (arrays by their own id). One command each, one more for those that are forgotten."""
+def view_jobs(job_ids: Sequence[str], *, tasks: Sequence[str] = ()) -> Views:
+    """Ask for these submissions (arrays by their own id). One command each, one more for those that are forgotten.
+
+    `tasks` are those of their tasks that matter: of an array that is still known some may be forgotten.
+    """
     jobs: dict[str, JobView] = {}
     forgotten: list[str] = []
     for job_id in job_ids:
         answer = _ask("scontrol", "show", "job", "--oneliner", job_id)
-        if answer.returncode == 0:
-            jobs.update(parse_scontrol(answer.stdout))
+        found = parse_scontrol(answer.stdout) if answer.returncode == 0 else {}
+        if found:
+            jobs.update(found)
         elif "Invalid job id" in answer.stderr:
             forgotten.append(job_id)
         else:
-            return Views(jobs, _last_line(answer.stderr) or f"scontrol ended with exit code {answer.returncode}")
+            return Views(jobs, _complaint(answer))
+    forgotten += [task for task in tasks if task.partition("_")[0] not in forgotten and _is_missing(jobs, task)]
     if forgotten:
         answer = _ask(
             "sacct", "-X", "-n", "-P", "-D", "-j", ",".join(forgotten), "-o", "JobID,State,ExitCode,NodeList,End"
@@ -79,15 +89,19 @@ def view_jobs(job_ids: Sequence[str]) -> Views:
         if answer.returncode == 0:
             jobs.update(parse_sacct(answer.stdout))
         elif "accounting storage is disabled" not in answer.stderr and answer.returncode != NOT_INSTALLED:
-            return Views(jobs, _last_line(answer.stderr))
+            return Views(jobs, _complaint(answer))
     return Views(jobs)
 
 
-def find_by_name(names: Sequence[str]) -> dict[str, str]:
-    """The submission ids of jobs by their (unique) names, as far as Slurm still has them."""
+def _is_missing(jobs: Mapping[str, JobView], task: str) -> bool:
+    return task not in jobs and task.partition("_")[0] not in jobs
+
+
+def find_by_name(names: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The submission ids of jobs by their (unique) names, as far as Slurm still has them; and its complaint."""
     answer = _ask("squeue", "--noheader", "--states=all", "--name", ",".join(names), "--format=%F|%j")
     pairs = (line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
-    return {name: job_id for job_id, name in pairs}
+    return {name: job_id for job_id, name in pairs}, "" if answer.returncode == 0 else _complaint(answer)
 
 
 def partitions() -> list[Partition]:
@@ -119,7 +133,7 @@ def cancel(job_ids: Sequence[str]) -> None:
 def requeue(job_id: str) -> str:
     """Send a job back to the queue; returns Slurm's complaint, empty when it did."""
     answer = _ask("scontrol", "requeue", job_id)
-    return "" if answer.returncode == 0 else _last_line(answer.stderr)
+    return "" if answer.returncode == 0 else _complaint(answer)
 
 
 @dataclass(frozen=True)
@@ -185,11 +199,12 @@ def parse_sacct(text: str) -> dict[str, JobView]:
 
 
 def expand_tasks(text: str) -> Iterator[int]:
-    """`0,3-5%2` -> 0, 3, 4, 5. What Slurm cut short with `...` ends there."""
+    """`0,3-5,6-10:2%2` -> 0, 3, 4, 5, 6, 8, 10: so Slurm writes what is left of an array, a step after a colon."""
     for part in text.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            yield from range(int(first), int(last or first) + 1)
+        match = _TASKS.fullmatch(part)
+        if match:
+            first, last, step = match.groups()
+            yield from range(int(first), int(last or first) + 1, int(step or 1))
 
 
 def parse_minutes(text: str) -> int | None:
@@ -206,6 +221,8 @@ def _ask(*command: str, timeout_seconds: float | None = None) -> subprocess.Comp
     environment = {name: value for name, value in os.environ.items() if not is_inherited(name)}
     # Times are compared with now: seconds since the epoch cannot be misread.
     environment["SLURM_TIME_FORMAT"] = "%s"
+    # All waiting tasks of an array, and not the first 64 characters of them.
+    environment["SLURM_BITSTR_LEN"] = "0"
     timeout_seconds = timeout_seconds or TIMEOUT_SECONDS
     try:
         return subprocess.run(  # noqa: S603 - Slurm's own commands, found on PATH
@@ -222,6 +239,12 @@ def _ask(*command: str, timeout_seconds: float | None = None) -> subprocess.Comp
     except subprocess.TimeoutExpired:
         words = f"{command[0]} gave no answer in {timeout_seconds:.0f} s"
         return subprocess.CompletedProcess(command, 124, "", words)
+
+
+def _complaint(answer: subprocess.CompletedProcess[str]) -> str:
+    """Never empty: an answer that tells nothing must not be taken for `there is no such job`."""
+    words = "no job in its answer" if answer.returncode == 0 else f"exit code {answer.returncode}"
+    return _last_line(answer.stderr) or f"{answer.args[0]}: {words}"
 
 
 def _field(line: str, name: str) -> str:

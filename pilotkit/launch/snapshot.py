@@ -19,6 +19,7 @@ from typing import Any
 
 import pilotkit
 from pilotkit.config.store import conf_dir
+from pilotkit.errors import OutputError
 from pilotkit.provenance.difference import read_tree
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.kept import KEPT_VARIABLE, write_kept
@@ -51,13 +52,20 @@ class Snapshot:
 def take_snapshot(target: Path, *, launch_dir: Path, exclude: Sequence[Path]) -> Snapshot:
     """Copy pilotkit and, where `launch_dir` is in a git tree, every file of it that git does not ignore.
 
-    Files below `exclude` (outputs) stay out. Raises OSError when the target cannot be written.
+    Files below `exclude` (outputs) stay out. Raises OSError or OutputError when the target cannot be written.
     """
     package = Path(pilotkit.__file__).parent
     ours = target / "pilotkit"
-    shutil.copytree(package, ours / "pilotkit", ignore=shutil.ignore_patterns("__pycache__"))
-    if not (package / "conf").is_dir():
-        shutil.copytree(conf_dir(), ours / "conf")
+    try:
+        shutil.copytree(package, ours / "pilotkit", ignore=shutil.ignore_patterns("__pycache__"))
+        if not (package / "conf").is_dir():
+            shutil.copytree(conf_dir(), ours / "conf")
+    except shutil.Error as error:
+        # One entry a file that could not be copied: they have the same reason.
+        _, _, why = error.args[0][0]
+        raise OutputError(
+            f"The code of the sweep cannot be kept: {why}; give another folder with output_dir=..."
+        ) from error
     description: dict[str, Any] = {
         "pilotkit": pilotkit.__version__,
         "pilotkit_from": str(package),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pilotkit.errors import Interrupted
-from pilotkit.launch.command import script_command, worker_command
+from pilotkit.launch.command import script_command, script_program, worker_command, worker_program
 from pilotkit.launch.environment import WorkerEnvironment, worker_environment
 from pilotkit.launch.nodes import Nodes
 from pilotkit.launch.outcome import Outcome, count_oom_kills, judge, last_lines, read_tail
@@ -60,7 +60,8 @@ def run_worker(
         variables = environment.variables
     else:
         timeout = timeout_seconds or MEETING_SECONDS
-        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout)
+        program = worker_program(run_dir.path, phase=phase)
+        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout, program=program)
         variables = nodes.variables(environment.variables)
     ended = run_command(
         command,
@@ -106,14 +107,26 @@ def run_script(
     usable_cpus: int,
     launch_dir: Path,
     timeout_seconds: float | None,
+    nodes: Nodes | None = None,
 ) -> tuple[Outcome, WorkerEnvironment]:
-    """Run a user's own script under torchrun; the result is `{"meters": [...]}`, what StepMeter left on each rank."""
+    """Run a user's own script under torchrun, on all `nodes` where there are several.
+
+    The result is `{"meters": [...]}`, what StepMeter left on each rank whose node shares the run directory.
+    """
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
+    if nodes is None:
+        command = script_command(script, args=args, nproc=nproc, tokens_per_step=tokens_per_step)
+        variables = environment.variables
+    else:
+        timeout = timeout_seconds or MEETING_SECONDS
+        program = script_program(script, args=args, tokens_per_step=tokens_per_step)
+        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout, program=program)
+        variables = nodes.variables(environment.variables)
     ended = run_command(
-        script_command(script, args=args, nproc=nproc, tokens_per_step=tokens_per_step),
+        command,
         folder=folder,
-        variables={**environment.variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
+        variables={**variables, METER_FILE_VARIABLE: os.fspath(folder.meter)},
         launch_dir=launch_dir,
         timeout_seconds=timeout_seconds,
         while_running=lambda: None,
@@ -121,7 +134,8 @@ def run_script(
     if ended["returncode"] != 0:
         return judge_ended(folder, ended, torchrun=True), environment
     meters = folder.read_meters()
-    if meters:
+    # A script may measure on rank 0 alone, which is on the first node.
+    if meters or (nodes is not None and nodes.rank > 0):
         return Outcome("ok", ended["wall_seconds"], result={"meters": meters}), environment
     failure = Failure(
         "the script ended well and left no measurement", cause=NO_METER, log=last_lines(read_tail(folder.log))

@@ -39,6 +39,9 @@ ENDS = {
     "PREEMPTED": ("preempted", "preempted for another job"),
     "OUT_OF_MEMORY": ("failed", "killed for more host memory than it asked for; raise cluster.mem_gb"),
 }
+# Not one of Slurm's: the array is known, and the task is in it no more. Without accounting that is all there is of a
+# task that was cancelled before it began, and of one whose end is forgotten.
+LEFT_ARRAY = "LEFT_ARRAY"
 OVER_MEMORY = ENDS["OUT_OF_MEMORY"]
 # Where Slurm counts memory without control groups it kills, and its words are in the job's own log only.
 _OVER_MEMORY_WORDS = re.compile(r"exceeded (job )?memory limit|oom[-_]kill", re.IGNORECASE)
@@ -75,7 +78,12 @@ class JobView:
         """It waits for something that only a person will change."""
         words = self.reason.lower()
         return self.state in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT") and any(
-            word in words for word in ("held", "dependencyneversatisfied", "badconstraints", "invalid")
+            # The last three are limits of one job, which no other job's end makes room under.
+            word in words
+            for word in (
+                *("held", "dependencyneversatisfied", "badconstraints", "invalid"),
+                *("partitiontimelimit", "partitionnodelimit", "perjob"),
+            )
         )
 
 
@@ -159,6 +167,11 @@ def _without_record(
     complaint: str,
 ) -> tuple[str, str]:
     """The point has no last word of its own: the scheduler's, or that nobody knows."""
+    if view is not None and view.state == LEFT_ARRAY:
+        log = job_log(sweep_dir, planned.job_id)
+        if not (complaint or point.attempts or (log and log.exists())):
+            return ENDS["CANCELLED"]
+        view = None
     if view is not None:
         just_ended = view.seconds_since_end is not None and view.seconds_since_end < RECORD_GRACE_SECONDS
         if just_ended and view.state == "COMPLETED" and point.problem is None:

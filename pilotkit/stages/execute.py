@@ -31,8 +31,8 @@ from pilotkit.units import format_seconds
 
 # These read every earlier record; the others only need to know what was pinned.
 READERS = ("budget", "plan", "report")
-# These save when they are told to end, and go on from there. What was measured in part starts afresh.
-CONTINUES = ("pilot",)
+# These go on where they were told to end. What was measured in part starts afresh.
+CONTINUES = ("pilot", "all")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from pilotkit.decide.strategy import recommend_strategy
 from pilotkit.errors import StageRefused
 from pilotkit.launch.devices import refuse_process_count
+from pilotkit.launch.nodes import Nodes
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.numbers import as_metrics, step_warnings
@@ -21,9 +22,9 @@ SCRIPT = "script"
 def run(run: Run) -> StageResult:
     """One process first, then each strategy on every device; a strategy that fails does not stop the others."""
     nproc, visible = process_count(run)
-    if run.config.pilot.script is not None:
-        return _script(run, nproc=nproc, visible=visible)
     nodes = run.nodes()
+    if run.config.pilot.script is not None:
+        return _script(run, nproc=nproc, visible=visible, nodes=nodes)
     single = run.work("pilot_single", timeout_seconds=run.config.pilot.timeout_seconds, can_save=True)
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
@@ -64,9 +65,9 @@ def run(run: Run) -> StageResult:
     return StageResult(worst.status, metrics, details, problem=problem)
 
 
-def _script(run: Run, *, nproc: int, visible: int) -> StageResult:
+def _script(run: Run, *, nproc: int, visible: int, nodes: Nodes | None) -> StageResult:
     """The user's own script in place of the strategies: it says itself what it does with its ranks."""
-    outcome = run.work_script(nproc=nproc, timeout_seconds=run.config.pilot.timeout_seconds)
+    outcome = run.work_script(nproc=nproc, timeout_seconds=run.config.pilot.timeout_seconds, nodes=nodes)
     if outcome.status != "ok":
         return not_ok(run, outcome, details={"strategies": {SCRIPT: _summary(outcome)}})
     meters: list[dict[str, Any]] = outcome.result["meters"]
@@ -78,15 +79,18 @@ def _script(run: Run, *, nproc: int, visible: int) -> StageResult:
     for name in (name for name in found if name.startswith("peak_") or name == "num_alloc_retries"):
         found[name] = max(meter["metrics"].get(name, 0.0) for meter in meters)
     metrics = Metrics()
-    metrics.add("given", world_size=nproc)
+    num_nodes = nodes.count if nodes else 1
+    world_size = nproc * num_nodes
+    metrics.add("given", world_size=world_size, num_nodes=num_nodes)
     metrics.add("measured", visible_devices=visible, idle_devices=visible - nproc)
     prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
     metrics.values.update(prefixed.values)
     metrics.origins.update(prefixed.origins)
     time = {"settled": first["settled"], "recompilations": [], "compile_limits": []}
     warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=time) + list(first["notes"])
-    if len(meters) < nproc:
-        warnings.append(f"{len(meters)} of {nproc} ranks left a measurement")
+    if len(meters) < world_size:
+        warnings.append(f"{len(meters)} of {world_size} ranks left a measurement here")
+    warnings += _unmeasured_network(run, num_nodes=num_nodes)
     for warning in warnings:
         run.console.line(f"  note: {warning}")
     strategy = {"status": "ok", "note": "", "steps": first["step_seconds"], "devices": [m["device"] for m in meters]}
@@ -154,8 +158,12 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
             warnings.append(f"{name}: its steps were counted in {len(attempts)} attempts, on {hosts}")
     if visible > nproc:
         warnings.append(f"{visible - nproc} of {visible} devices stood idle")
+    return warnings + _unmeasured_network(run, num_nodes=num_nodes)
+
+
+def _unmeasured_network(run: Run, *, num_nodes: int) -> list[str]:
+    """A pilot runs on all nodes of the intended run, or on this one alone."""
     intended = run.config.parallelism.num_nodes
-    if num_nodes < intended:
-        # A pilot runs on all nodes of the intended run, or on this one alone.
-        warnings.append(f"one node of {intended} was piloted: the network between nodes is not measured")
-    return warnings
+    if num_nodes == intended:
+        return []
+    return [f"one node of {intended} was piloted: the network between nodes is not measured"]

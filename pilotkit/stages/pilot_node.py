@@ -1,4 +1,5 @@
-"""What a further node does for a pilot on several (`cluster.node_rank` above 0): its share of each strategy.
+"""What a further node does for a pilot on several (`cluster.node_rank` above 0): its share of each strategy,
+or of the user's own script.
 
 Run in place of stage `pilot`. The pilot's record is that of node 0; ours says how our share ended, and no plan reads
 it.
@@ -21,16 +22,19 @@ def run(run: Run) -> StageResult:
     if refusal:
         raise StageRefused(refusal)
     run.console.line(f"  node {nodes.rank} of {nodes.count}: meeting the others at {nodes.host}:{nodes.port}")
-    outcomes = [
-        run.work(
-            f"pilot_{strategy}",
-            nproc=nproc,
-            torchrun=True,
-            timeout_seconds=pilot.timeout_seconds,
-            nodes=nodes.for_phase(number),
-        )
-        for number, strategy in enumerate(pilot.strategies)
-    ]
+    if pilot.script is not None:
+        outcomes = [run.work_script(nproc=nproc, timeout_seconds=pilot.timeout_seconds, nodes=nodes)]
+    else:
+        outcomes = [
+            run.work(
+                f"pilot_{strategy}",
+                nproc=nproc,
+                torchrun=True,
+                timeout_seconds=pilot.timeout_seconds,
+                nodes=nodes.for_phase(number),
+            )
+            for number, strategy in enumerate(pilot.strategies)
+        ]
     metrics = Metrics()
     metrics.add("given", num_nodes=nodes.count, node_rank=nodes.rank)
     failed = [outcome for outcome in outcomes if outcome.status != "ok"]

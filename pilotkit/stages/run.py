@@ -134,8 +134,8 @@ class Run:
         folder.set_aside()
         return None
 
-    def work_script(self, *, nproc: int, timeout_seconds: float) -> Outcome:
-        """Run the user's own script (`pilot.script`) under torchrun, as phase `script`."""
+    def work_script(self, *, nproc: int, timeout_seconds: float, nodes: Nodes | None = None) -> Outcome:
+        """Run the user's own script (`pilot.script`) under torchrun, as phase `script`, on all `nodes`."""
         options, cpus = self.config.pilot, usable_cpus()
         assert options.script is not None
         with self.console.progress(f"{self.stage}: {Path(options.script).name}"):
@@ -150,6 +150,7 @@ class Run:
                 usable_cpus=cpus.count,
                 launch_dir=self.launch_dir,
                 timeout_seconds=timeout_seconds,
+                nodes=nodes,
             )
         return self._keep("script", outcome, environment)
 

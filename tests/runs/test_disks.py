@@ -36,6 +36,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(pilotkit_cli: Any, read_onl
     assert result.stderr.count("\n") == 1
 
 
+def test_a_sweep_folder_that_cannot_be_written_is_one_line(
+    pilotkit_cli: Any, read_only_folder: Path, tmp_path: Path
+) -> None:
+    """Hydra writes there before any of us does. A file in the place of the folder is the same for it."""
+    (tmp_path / "file").touch()
+    for output_dir in (read_only_folder / "out", tmp_path / "file"):
+        result = pilotkit_cli("-m", "stage=lock", "train.seq_len=32,64", f"output_dir={output_dir}")
+        assert result.returncode == 1
+        assert result.stderr.startswith("A file of the sweep cannot be written or read: "), result.stderr
+        assert str(output_dir) in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert "points" not in result.stdout
+
+
 def test_loaders_without_shared_memory_are_told_before_training(tmp_path: Path, mine: tuple[str, ...]) -> None:
     """A container's /dev/shm, made small in a name space of its own."""
     command = [

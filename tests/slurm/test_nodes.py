@@ -42,6 +42,44 @@ def test_a_pilot_on_two_nodes_that_is_told_to_end(lab, told) -> None:
     assert "Traceback" not in (phase / "attempt-1" / "log.txt").read_text()
 
 
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+from pilotkit.meter import StepMeter
+
+assert sys.argv[1:] == ["--phase", "a b", "--"], sys.argv
+foreign = [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]
+assert not foreign, foreign
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+meter = StepMeter(tokens_per_step=64, num_warmup_steps=1)
+for _ in range(6):
+    with meter.step():
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+meter.close()
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_on_two_nodes(lab) -> None:
+    """One group over both: each rank left its measurement, and the arguments came as they were given."""
+    (lab.folder / "train.py").write_text(SCRIPT)
+    sweep = lab.submit(
+        *("stage=pilot", "parallelism.num_nodes=2", "hardware.device_count=1", "pilot.script=train.py"),
+        "pilot.args=[--phase,a b,--]",
+    )
+    assert lab.until_final(sweep) == [("ok", "")]
+    run_dir = _run_dir(sweep)
+    assert run_dir is not None
+    record = json.loads((run_dir / "record.json").read_text())
+    assert (record["metrics"]["world_size"], record["metrics"]["num_nodes"]) == (2, 2)
+    assert record["metrics"]["script_world_size"] == 2
+    assert len(record["details"]["strategies"]["script"]["devices"]) == 2
+    assert not any("of 2" in warning for warning in record["details"]["warnings"])
+
+
 def _run_dir(sweep: Path) -> Path | None:
     point = json.loads((sweep / "0" / "point.json").read_text())
     return Path(point["run_dir"]) if point["run_dir"] else None

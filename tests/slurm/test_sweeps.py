@@ -126,6 +126,14 @@ def test_refused_in_words_and_nothing_is_queued(lab, arguments: list[str], words
     assert lab.cluster.run("squeue", "-h").stdout == ""
 
 
+def test_a_disk_that_has_no_room_for_the_code_is_one_line(lab, small_disk: Path) -> None:
+    done = lab.pilotkit("-m", "cluster=slurm", *LOCK, "train.seq_len=32,64", f"output_dir={small_disk / 'out'}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("The code of the sweep cannot be kept: [Errno 28] No space left on device")
+    assert done.stderr.count("\n") == 1
+    assert lab.cluster.run("squeue", "-h").stdout == ""
+
+
 def test_what_a_container_needs_reaches_sbatch(lab) -> None:
     """Slurm's own option for a bundle, and a wrapper that starts Python: as the queue holds them."""
     done = lab.pilotkit(
@@ -280,8 +288,15 @@ def test_two_hundred_points_are_queued_and_accounted_for(lab, told) -> None:
     assert done.returncode == 0, done.stderr
     sweep = lab.newest()
     assert {status for status, _ in lab.truths(sweep)} == {"pending"}
+    # What is left has gaps: Slurm writes steps (`0-198:2`), and cuts longer lists short unless it is asked not to.
+    array = lab.array_id(sweep)
+    for gone in (range(1, 200, 2), range(0, 200, 6)):
+        lab.cluster.run("scancel", *(f"{array}_{task}" for task in gone))
+        found = [status for status, _ in lab.truths(sweep)]
+        assert {found[task] for task in gone} == {"cancelled"}
+        assert found.count("pending") == (100 if gone.step == 2 else 66)
     started = time.monotonic()
-    lab.cluster.run("scancel", lab.array_id(sweep))
+    lab.cluster.run("scancel", array)
     truths = lab.until_final(sweep)
     told("`scancel` of an array that had not begun", truths, started)
     assert truths == [("cancelled", "cancelled in Slurm")] * 200

@@ -51,7 +51,6 @@ def make_sweep(folder: Path, *statuses: str) -> None:
         (["ok", "refused"], 1, "2 points: 1 ok, 1 refused"),
         (["ok", "wrong"], 2, "2 points: 1 ok, 1 refused"),
         (["crashed", "wrong"], 1, "2 points: 1 failed, 1 refused"),
-        ([], 1, "0 points: none was started"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -61,6 +60,11 @@ def test_exit_code_and_count(
     make_sweep(tmp_path, *statuses)
     assert tell_sweep(tmp_path) == code
     assert capsys.readouterr().out.splitlines()[-1] == f"{words}. Records: {tmp_path}"
+
+
+def test_a_sweep_that_was_refused_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell_sweep(tmp_path) == 1
+    assert capsys.readouterr().out == ""
 
 
 def test_every_point_has_a_row_with_what_sets_it_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,6 @@ def test_endpoints(text: str, found: tuple[str, int] | None) -> None:
         ({"cluster.rdzv_endpoint": "node-1:65535"}, ["cluster.rdzv_endpoint"]),
         ({"parallelism.num_nodes": 1}, ["cluster.rdzv_endpoint"]),
         ({"stage": "measure"}, ["cluster.rdzv_endpoint"]),
-        ({"pilot.script": "train.py"}, ["cluster.rdzv_endpoint"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

@@ -14,12 +14,13 @@ from pilotkit.launch.nodes import Nodes, find_nodes
 
 AGENT = ("-m", "pilotkit.launch.agent", "--nodes=2", "--nproc=4", "--endpoint=10.0.0.1:29401", "--timeout=60")
 PHASE = ("--run-dir=/out/run 1", "--phase=pilot_fsdp")
+PROGRAM = ("-m", "pilotkit.worker", "/out/run 1", "pilot_fsdp")
 
 
 def test_each_phase_has_a_port_of_its_own() -> None:
     nodes = Nodes(2, 1, "10.0.0.1", 29400).for_phase(1)
-    command = nodes.command(Path("/out/run 1"), phase="pilot_fsdp", nproc=4, timeout_seconds=60)
-    assert command == [sys.executable, *AGENT, *PHASE, "--node-rank=1"]
+    command = nodes.command(Path("/out/run 1"), phase="pilot_fsdp", nproc=4, timeout_seconds=60, program=PROGRAM)
+    assert command == [sys.executable, *AGENT, *PHASE, "--node-rank=1", "--", *PROGRAM]
 
 
 def test_srun_starts_one_agent_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,10 +29,10 @@ def test_srun_starts_one_agent_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     nodes = Nodes(2, 0, "10.0.0.1", 29401, has_srun=True)
-    command = nodes.command(Path("/out/run 1"), phase="pilot_fsdp", nproc=4, timeout_seconds=60)
+    command = nodes.command(Path("/out/run 1"), phase="pilot_fsdp", nproc=4, timeout_seconds=60, program=PROGRAM)
     assert command == [
         *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--kill-on-bad-exit=1"),
-        *(sys.executable, *AGENT, *PHASE),
+        *(sys.executable, *AGENT, *PHASE, "--", *PROGRAM),
     ]
     variables = nodes.variables({"GLOO_SOCKET_IFNAME": "lo", "A": "b"})
     assert (variables["SLURM_JOB_ID"], variables["A"]) == ("7", "b")
@@ -39,14 +40,20 @@ def test_srun_starts_one_agent_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torchrun_meets_at_the_first_node() -> None:
-    given = _parse([*AGENT[2:], *PHASE])
+    given = _parse([*AGENT[2:], *PHASE, "--", *PROGRAM])
     assert torchrun_command(given, rank=1, address="10.0.0.2") == [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=4", "--max-restarts=0"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29401", "--rdzv-id=pilot_fsdp"),
         "--rdzv-conf=is_host=false,read_timeout=60,join_timeout=60",
         "--local-addr=10.0.0.2",
-        *("-m", "pilotkit.worker", "/out/run 1", "pilot_fsdp"),
+        *PROGRAM,
     ]
+
+
+def test_what_a_script_is_given_is_no_option_of_ours() -> None:
+    program = ["train.py", "--nodes=7", "--", "--phase", "x"]
+    given = _parse([*AGENT[2:], *PHASE, "--", *program])
+    assert (given.nodes, given.program) == (2, program)
 
 
 def test_nothing_of_srun_reaches_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,12 @@ def test_devices_and_cores(configure: Configure, overrides: tuple[str, ...], gre
     assert (found.get("gres"), found["cpus_per_task"]) == (gres, cpus)
 
 
+@pytest.mark.parametrize(("stage", "nodes"), [("pilot", 2), ("all", 2), ("measure", 1), ("restore", 1)])
+def test_who_runs_on_several_nodes(configure: Configure, stage: str, nodes: int) -> None:
+    found = parameters(configure("cluster=slurm", f"stage={stage}", "parallelism=ddp", "parallelism.num_nodes=2"))
+    assert found["nodes"] == nodes
+
+
 def test_the_time_limit_is_the_reservation_unless_it_is_given(configure: Configure) -> None:
     assert parameters(configure("cluster=slurm", "reservation=30d"))["time"] == 30 * 24 * 60
     assert parameters(configure("cluster=slurm", "cluster.time_minutes=20"))["time"] == 20

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pilotkit.launch import slurm_view
+from pilotkit.launch.follow import find_truths
 from pilotkit.launch.slurm_view import Views, expand_tasks, is_inherited, parse_minutes, parse_sacct, parse_scontrol
+from pilotkit.records.sweeps import Sweep, SweepArray, SweepPoint, read_sweep, write_sweep
 
 SCONTROL = (
     "JobId=12 ArrayJobId=10 ArrayTaskId=0 JobName=x y JobState=FAILED Reason=NonZeroExitCode Dependency=(null) "
@@ -49,7 +51,9 @@ def test_sacct_takes_the_last_row_of_a_requeued_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks"), [("0,3-5%2", [0, 3, 4, 5]), ("7", [7]), ("1,2,...", [1, 2])], ids=["ranges", "one", "cut short"]
+    ("text", "tasks"),
+    [("0,3-5%2", [0, 3, 4, 5]), ("7", [7]), ("0-6:3,8-10:2%4", [0, 3, 6, 8, 10]), ("1,2,...", [1, 2])],
+    ids=["ranges", "one", "steps", "cut short"],
 )
 def test_expand_tasks(text: str, tasks: list[int]) -> None:
     assert list(expand_tasks(text)) == tasks
@@ -79,3 +83,49 @@ def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     views = slurm_view.view_jobs(["7_0"])
     assert views.jobs == {}
     assert "scontrol gave no answer in" in views.complaint
+
+
+def commands(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """Slurm's commands as a broken installation has them, in front of those of this machine."""
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "complaint"),
+    [
+        ({"scontrol": "echo '<html>502</html>'"}, "scontrol: no job in its answer"),
+        ({"scontrol": "exit 1"}, "scontrol: exit code 1"),
+        ({"scontrol": FORGOTTEN, "sacct": "exit 1"}, "sacct: exit code 1"),
+        ({"scontrol": FORGOTTEN, "sacct": "echo 'Slurm accounting storage is disabled' >&2; exit 1"}, ""),
+    ],
+    ids=["garbage", "silence", "accounting away", "no accounting"],
+)
+def test_an_answer_that_tells_nothing_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripts: dict[str, str], complaint: str
+) -> None:
+    """Without a complaint a job that is not in the answer is one that Slurm no longer knows."""
+    commands(tmp_path, monkeypatch, **scripts)
+    assert slurm_view.view_jobs(["7"]) == slurm_view.Views({}, complaint)
+
+
+def test_a_submission_that_was_cut_short_is_not_judged_before_slurm_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submitter was killed between Slurm's yes and the manifest; then the controller went away."""
+    sweep = Sweep("s", "", "submitting", "measure", "me", "here", "/", arrays=[SweepArray("", "pilotkit-s-0", 1)])
+    sweep.points = [SweepPoint(0, [], array=0)]
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    write_sweep(folder, sweep)
+    commands(tmp_path, monkeypatch, squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+    (truth,), complaint = find_truths(folder, read_sweep(folder))
+    assert (truth.status, complaint) == ("pending", "Unable to contact slurm controller")
+    commands(tmp_path, monkeypatch, squeue="exit 0")
+    (truth,), complaint = find_truths(folder, read_sweep(folder))
+    assert (truth.status, truth.cause) == ("vanished", "no job was queued for it: its submission was cut short")

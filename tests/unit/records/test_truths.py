@@ -12,7 +12,7 @@ from pilotkit.records.points import Point, write_point
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.sweeps import Sweep, SweepArray, SweepPoint, claim, read_sweep, write_sweep
-from pilotkit.records.truths import JobView, Truth, truth_of
+from pilotkit.records.truths import LEFT_ARRAY, JobView, Truth, truth_of
 
 GONE = None
 KILLED = "the job was killed by signal 9 (SIGKILL) and left no record"
@@ -44,6 +44,7 @@ def judge(tmp_path: Path):
     return run
 
 
+FORGOTTEN = "Slurm no longer knows job 7_0; started on h100-1, and it left no record"
 ENDED = JobView("COMPLETED", seconds_since_end=60.0)
 
 
@@ -51,6 +52,9 @@ ENDED = JobView("COMPLETED", seconds_since_end=60.0)
     ("status", "view", "expected", "cause"),
     [
         ("ok", JobView("COMPLETED"), "ok", ""),
+        ("ok", JobView(LEFT_ARRAY), "ok", ""),
+        ("", JobView(LEFT_ARRAY), "cancelled", "cancelled in Slurm"),
+        (None, JobView(LEFT_ARRAY), "vanished", FORGOTTEN),
         ("ok", JobView("CANCELLED"), "ok", ""),  # a scancel in the gap between the record and the end of the job
         ("ok", GONE, "ok", ""),
         ("does_not_fit", JobView("RUNNING"), "does_not_fit", "its own words"),
@@ -84,6 +88,7 @@ def test_silence_is_never_an_end(judge) -> None:
     assert judge("running", GONE, complaint="no route").status == "running"
     assert judge("", GONE, complaint="no route").status == "pending"
     assert judge("ok", GONE, complaint="no route").status == "ok"
+    assert judge("", JobView(LEFT_ARRAY), complaint="no route").status == "pending"
 
 
 def test_a_point_that_could_not_write_a_record_says_why(judge) -> None:
@@ -91,10 +96,16 @@ def test_a_point_that_could_not_write_a_record_says_why(judge) -> None:
     assert (found.status, found.cause) == ("failed", "output_dir=/full cannot be written")
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "launch_failed_requeued_held", "DependencyNeverSatisfied"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("JobHeldUser", "launch_failed_requeued_held", "DependencyNeverSatisfied"),
+        *("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit"),
+    ],
+)
 def test_held_jobs_are_not_waited_for(reason: str) -> None:
     assert JobView("PENDING", reason).is_stuck
-    assert not JobView("PENDING", "Resources").is_stuck
+    assert not any(JobView("PENDING", words).is_stuck for words in ("Resources", "QOSMaxJobsPerUserLimit"))
 
 
 def test_manifest_comes_back(tmp_path: Path) -> None:
