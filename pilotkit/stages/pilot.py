@@ -83,8 +83,7 @@ def _script(run: Run, *, nproc: int, visible: int) -> StageResult:
     prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
     metrics.values.update(prefixed.values)
     metrics.origins.update(prefixed.origins)
-    time = {"settled": first["settled"], "recompilations": [], "compile_limits": []}
-    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=time) + list(first["notes"])
+    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=first["time"]) + list(first["notes"])
     if len(meters) < nproc:
         warnings.append(f"{len(meters)} of {nproc} ranks left a measurement")
     for warning in warnings:

@@ -22,7 +22,9 @@ class LightningMeter(Callback):
     Each training that one callback sees is measured by itself; the file is that of the last.
     """
 
-    def __init__(self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int = 3) -> None:
+    def __init__(
+        self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int | None = None
+    ) -> None:
         self.result: dict[str, Any] | None = None
         self._running = RunningStep(
             lambda: StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps)

@@ -31,7 +31,7 @@ class OptimizerMeter:
         path: str | Path | None = None,
         *,
         tokens_per_step: int,
-        num_warmup_steps: int = 3,
+        num_warmup_steps: int | None = None,
     ) -> None:
         self.result: dict[str, Any] | None = None
         self._running = RunningStep(

@@ -58,7 +58,7 @@ def _check(result: dict[str, Any] | None, *, num_steps: int) -> None:
     assert metrics["num_measured_steps"] + metrics["num_warmup_steps"] == num_steps
     # Two micro-batches of two rows: all of them within one optimizer step.
     assert metrics["step_seconds"] == 4 * ROW_SECONDS
-    assert result["settled"] in (True, False)
+    assert result["time"]["settled"] in (True, False)
 
 
 def test_transformers_trainer(tmp_path: Path, device: Any) -> None:
