@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PilotkitCli
+from tests.runs.documented import undocumented
 
 SCRIPT = """
 import argparse, os, time
@@ -58,6 +59,7 @@ def test_a_script_is_measured_on_every_rank(pilotkit_cli: PilotkitCli, tmp_path:
     assert result.returncode == 0, result.stderr
     record = _record(tmp_path)
     metrics = record["metrics"]
+    assert undocumented(metrics) == []
     assert (metrics["script_num_warmup_steps"], metrics["script_num_measured_steps"]) == (2, 10)
     assert (metrics["script_world_size"], metrics["script_tokens_per_step"]) == (2, 1000)
     assert metrics["script_step_seconds"] >= metrics["script_data_wait_seconds"] >= 0.01

@@ -10,6 +10,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from torch import Tensor
+
 from pilotkit.meter.compilation import compile_metrics
 from pilotkit.meter.device_memory import refuse_busy_device
 from pilotkit.meter.device_use import device_memory_metrics, read_device_use
@@ -144,14 +146,26 @@ def _flops_metrics(session: Session, built: Built, *, tokens_per_second: float) 
     train, hardware = session.config.train, session.config.hardware
     batch = built.trainer.train_rows.next().tensors
     tensors = {name: tensor.to(session.device.torch_device) for name, tensor in batch.items()}
-    needed = count_training_flops(lambda: built.trainer.model(**tensors).loss)
+    needed = _needed_flops(session, built, tensors)
     executed = count_executed_flops(built.trainer.train_step)
-    metrics = {
-        "num_flops_per_token": needed / (train.micro_batch_size * train.seq_len),
-        "num_executed_flops_per_token": executed / _tokens_per_step(session),
-    }
+    metrics = {"num_executed_flops_per_token": executed / _tokens_per_step(session)}
+    if needed is not None:
+        metrics["num_flops_per_token"] = needed / (train.micro_batch_size * train.seq_len)
     peak_flops = hardware.peak_flops.get(session.config.precision.flops_format)
     if peak_flops and needed:
         metrics["mfu"] = mfu(tokens_per_second, metrics["num_flops_per_token"], peak_flops)
+    if peak_flops and executed:
         metrics["hfu"] = mfu(tokens_per_second, metrics["num_executed_flops_per_token"], peak_flops)
     return metrics
+
+
+def _needed_flops(session: Session, built: Built, tensors: dict[str, Tensor]) -> int | None:
+    """Of one micro-batch. Frozen weights take no gradient of their own, so their backward has to be run and counted;
+    None where it would recompute activations, which no counter tells from what is needed."""
+    model = built.trainer.model
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        return count_training_flops(lambda: model(**tensors).loss)
+    if session.config.activation_checkpointing.mode != "none":
+        return None
+    whole = count_executed_flops(built.trainer.train_step, recomputed_scores=False)
+    return whole // session.arithmetic.grad_accum_steps
