@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotkit.errors import Interrupted
+from pilotkit.launch.last_words import find_last_words
 from pilotkit.records.record import Failure
 from pilotkit.records.run_dir import PhaseDir
 from pilotkit.units import format_bytes
@@ -110,7 +111,14 @@ def _failure(
             traceback=str(first.get("traceback", "")),
             log=last_lines(log),
         )
-    return Failure(f"the worker ended with exit code {returncode} and left no result", log=last_lines(log))
+    ended = f"the worker ended with exit code {returncode} and left no result"
+    words = find_last_words(log)
+    if words is None:
+        return Failure(ended, log=last_lines(log))
+    who = "" if words.rank is None else f"rank {words.rank}: "
+    return Failure(
+        f"{who}{words.exception}", cause=ended, rank=words.rank, traceback=words.traceback, log=last_lines(log)
+    )
 
 
 def killed_rank(log: str, returncode: int, *, torchrun: bool) -> tuple[int | None, int] | None:

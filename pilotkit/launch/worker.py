@@ -29,6 +29,10 @@ NO_METER = (
     "say pilot.tokens_per_step=... to have its optimizer watched, or put its steps under `pilotkit.meter.StepMeter` "
     "(`with meter.step(): ...`, then `meter.close()`), or give its trainer one of `pilotkit.meter.callbacks`"
 )
+NO_END = (
+    "its optimizer was watched, and its process ended before that was written: by os._exit, or as another program "
+    "(os.exec); end by sys.exit or at the end of the file"
+)
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -138,7 +142,9 @@ def run_script(
     if meters or (nodes is not None and nodes.rank > 0):
         return Outcome("ok", ended["wall_seconds"], result={"meters": meters}), environment
     failure = Failure(
-        "the script ended well and left no measurement", cause=NO_METER, log=last_lines(read_tail(folder.log))
+        "the script ended well and left no measurement",
+        cause=NO_METER if tokens_per_step is None else NO_END,
+        log=last_lines(read_tail(folder.log)),
     )
     return Outcome("failed", ended["wall_seconds"], failure=failure), environment
 

@@ -19,23 +19,26 @@ class StepClock:
     `synchronize_sections=True`, which waits at the edges of each section too and makes the steps slower.
 
     `section_seconds[name]` has one entry for each entry of `step_seconds`: the section's sum within that step, 0 where
-    it did not occur. A section inside another is part of both. A step that raises is not recorded.
+    it did not occur. A section inside another is part of both. `other_seconds` is what lay outside all sections, one
+    entry a step. A step that raises is not recorded.
     """
 
     def __init__(self, synchronize: Callable[[], None], *, synchronize_sections: bool = False) -> None:
         self.step_seconds: list[float] = []
         self.section_seconds: dict[str, list[float]] = {}
+        self.other_seconds: list[float] = []
         self._synchronize = synchronize
         self._synchronize_sections = synchronize_sections
         self._current: dict[str, float] | None = None
         self._open_sections: list[str] = []
+        self._inside_seconds = 0.0
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Time one step. Raises RuntimeError inside another step."""
         if self._current is not None:
             raise RuntimeError("a step was started inside another step")
-        self._current = {}
+        self._current, self._inside_seconds = {}, 0.0
         try:
             self._synchronize()
             start = time.perf_counter()
@@ -59,7 +62,10 @@ class StepClock:
             start = time.perf_counter()
             yield
             self._synchronize_section()
-            sections[name] = sections.get(name, 0.0) + time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            sections[name] = sections.get(name, 0.0) + seconds
+            if len(self._open_sections) == 1:
+                self._inside_seconds += seconds
         finally:
             self._open_sections.remove(name)
 
@@ -74,3 +80,4 @@ class StepClock:
         for name, values in self.section_seconds.items():
             values.append(sections.get(name, 0.0))
         self.step_seconds.append(seconds)
+        self.other_seconds.append(seconds - self._inside_seconds)

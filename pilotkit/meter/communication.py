@@ -20,7 +20,11 @@ import torch
 
 STEP = "pilotkit_step"
 GLOO = "gloo:"
-KERNEL = re.compile(r"(?:nccl|rccl)\w*_(AllReduce|AllGather|ReduceScatter|Broadcast|AllToAll|Reduce|SendRecv)")
+COLLECTIVE_KERNEL = re.compile(r"(?:nccl|rccl|msccl)\w*Kernel")
+KERNEL_KIND = re.compile(r"_(AllReduce|AllGather|ReduceScatter|Broadcast|AllToAll|Reduce|SendRecv)(?=_|\W|$)")
+# Beside a kernel torch writes which of its collectives launched it.
+COLLECTIVE_NAME = "Collective name"
+VARIANTS = ("_base", "_into_tensor", "_tensor", "_coalesced", "_oop")
 SIZES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "Float": 4, "Half": 2, "BFloat16": 2}
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 Interval = tuple[float, float]
@@ -72,8 +76,8 @@ def read_trace(events: Iterable[dict[str, Any]]) -> Communication:
     step = next((_interval(event) for event in whole if event["name"] == STEP), None)
     kernels = [event for event in whole if event.get("cat") in WORK]
     if kernels:
-        communication = [event for event in kernels if KERNEL.search(event["name"])]
-        computation = [event for event in kernels if not KERNEL.search(event["name"])]
+        communication = [event for event in kernels if _communicates(event)]
+        computation = [event for event in kernels if not _communicates(event)]
     else:
         communication = [event for event in whole if event["name"].startswith(GLOO)]
         computation = [event for event in whole if event["name"].startswith("aten::")]
@@ -81,7 +85,7 @@ def read_trace(events: Iterable[dict[str, Any]]) -> Communication:
     busy = _union([_interval(event) for event in computation])
     by_kind: dict[str, Collective] = {}
     for event in communication:
-        _add(by_kind.setdefault(_kind(event["name"]), Collective()), event)
+        _add(by_kind.setdefault(_kind(event), Collective()), event)
     return Communication(
         step_seconds=(step[1] - step[0]) / 1e6 if step else 0.0,
         total_seconds=_length(covered) / 1e6,
@@ -108,13 +112,26 @@ def _num_bytes(args: dict[str, Any]) -> int | None:
     return int(sum(sizes))
 
 
-def _kind(name: str) -> str:
-    """`gloo:all_reduce` -> `all_reduce`; `ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)` -> `reduce_scatter`."""
+def _communicates(kernel: dict[str, Any]) -> bool:
+    return COLLECTIVE_NAME in (kernel.get("args") or {}) or COLLECTIVE_KERNEL.search(kernel["name"]) is not None
+
+
+def _kind(event: dict[str, Any]) -> str:
+    """`gloo:all_reduce` -> `all_reduce`; `ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)` -> `reduce_scatter`.
+
+    RCCL runs every collective in one kernel (`ncclDevKernel_Generic_1`), and NCCL those that it was not built for:
+    there torch's own name tells (`_allgather_base` -> `all_gather`), and without it the kind is `collective`.
+    """
+    name = str(event["name"])
     if name.startswith(GLOO):
         return name.removeprefix(GLOO)
-    found = KERNEL.search(name)
-    assert found is not None, name
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", found[1]).lower()
+    found = KERNEL_KIND.search(name)
+    if found is not None:
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", found[1]).lower()
+    told = str((event.get("args") or {}).get(COLLECTIVE_NAME, "")).strip("_")
+    for variant in VARIANTS:
+        told = told.replace(variant, "")
+    return re.sub(r"^all(?=[a-z])", "all_", told) or "collective"
 
 
 def _interval(event: dict[str, Any]) -> Interval:

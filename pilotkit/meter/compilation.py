@@ -32,16 +32,18 @@ class CompileWatch:
 
     def __init__(self) -> None:
         self.compilations: list[Compilation] = []
-        self._known: set[int] = set()
+        # Held and not only their ids: torch lets go of the oldest, and a new one could take its id.
+        self._known: dict[int, Any] = {}
 
     def __enter__(self) -> CompileWatch:
-        self._known = {id(metrics) for metrics in _all()}
+        self._known = {id(metrics): metrics for metrics in _all()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.compilations += [_described(metrics) for metrics in _all() if id(metrics) not in self._known]
+        self._known = {}
 
     @property
     def seconds(self) -> float:
@@ -55,10 +57,28 @@ class CompileWatch:
 
     def at_limit(self) -> list[str]:
         """Functions that reached torch's limit: their next new shape runs uncompiled, and slower."""
-        import torch._dynamo.config as dynamo_config
+        return at_limit(self.compilations)
 
-        limit: int = getattr(dynamo_config, "recompile_limit", 8)
-        return sorted({found.function for found in self.compilations if found.number >= limit})
+
+def at_limit(compilations: list[Compilation]) -> list[str]:
+    """Functions of these that reached torch's limit: their next new shape runs uncompiled, and slower."""
+    if not compilations:
+        return []  # nothing was compiled: importing torch's compiler for its limit costs seconds
+    import torch._dynamo.config as dynamo_config
+
+    limit: int = getattr(dynamo_config, "recompile_limit", 8)
+    return sorted({found.function for found in compilations if found.number >= limit})
+
+
+def compile_metrics(warmup: list[Compilation], counted: list[Compilation]) -> dict[str, float]:
+    """Compile time apart from step time; empty where nothing was compiled."""
+    if not warmup and not counted:
+        return {}
+    return {
+        "compile_seconds": sum(found.seconds for found in warmup),
+        "recompile_seconds": sum(found.seconds for found in counted),
+        "num_recompilations": len(counted),
+    }
 
 
 def _all() -> list[Any]:

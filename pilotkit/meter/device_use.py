@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotkit.device import Device
+from pilotkit.meter.device_memory import split_device_memory
 from pilotkit.units import format_bytes
 
 
@@ -65,6 +66,41 @@ def read_device_use(device: Device) -> DeviceUse | None:
         return reader(address)
     except _Unknown:
         return None
+
+
+def device_memory_metrics(device: Device) -> dict[str, float]:
+    """The three numbers of an accelerator's memory, what lies between them and what limits them, bytes.
+
+    Peaks are those since the device's last reset. Empty on the processor, which counts nothing of this kind.
+    """
+    reading = device.memory()
+    if reading.peak_allocated_bytes is None:
+        return {}
+    use = read_device_use(device)
+    others = use.others_bytes(own_pid=own_pid()) if use else None
+    used = use.used_bytes if use else reading.device_used_bytes
+    found = {
+        "peak_allocated_bytes": reading.peak_allocated_bytes,
+        "peak_reserved_bytes": reading.peak_reserved_bytes,
+        "device_used_bytes": used,
+        "others_used_bytes": others,
+        "num_alloc_retries": reading.num_alloc_retries,
+        "memory_limit_bytes": reading.device_total_bytes,
+    }
+    if reading.peak_reserved_bytes is not None and used is not None:
+        between = split_device_memory(
+            allocated=reading.peak_allocated_bytes,
+            reserved=reading.peak_reserved_bytes,
+            used=used,
+            # What came later; `measure` refuses a device that was not empty at the start.
+            used_before=others or 0,
+        )
+        found.update(
+            device_own_bytes=between.own_bytes,
+            caching_bytes=between.caching_bytes,
+            runtime_overhead_bytes=between.overhead_bytes,
+        )
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def own_pid() -> int:

@@ -6,7 +6,7 @@ steps that are timed run without it. Never changes a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +62,7 @@ class FiniteWatch:
 
     def _look(self, name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         for tensor in tensors_in(output):
-            if not tensor.is_floating_point():
+            if not (tensor.is_floating_point() or tensor.is_complex()):
                 continue
             self._note(name, "output", tensor)
             if tensor.requires_grad:
@@ -81,12 +81,18 @@ class FiniteWatch:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Tensors in what a module returned: one, a tuple or list, a mapping, or an object that is one of these."""
+    """Tensors in what a module returned: one, a tuple or list, a mapping, or an object that holds such in attributes
+    (a dataclass, a namespace). A module that is returned is no value."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_in(item)
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors_in(item)
+    elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value):
+        # One level: what lies deeper in an object of the user's own may lead anywhere, and back.
+        for item in vars(value).values():
+            if isinstance(item, (Tensor, Mapping, tuple, list)):
+                yield from tensors_in(item)

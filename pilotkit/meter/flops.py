@@ -49,13 +49,15 @@ def count_training_flops(run_forward: Callable[[], Any]) -> int:
     return 3 * int(counter.get_total_flops())
 
 
-def count_executed_flops(run_step: Callable[[], object]) -> int:
+def count_executed_flops(run_step: Callable[[], object], *, recomputed_scores: bool = True) -> int:
     """FLOPs that one whole step really takes: recomputed activations and the scores of fused attention count again.
 
     For hardware utilisation, as the PaLM paper tells it apart from MFU. `run_step` runs forward, backward and optimizer
-    once; element-wise work is not counted here either.
+    once; element-wise work is not counted here either. `recomputed_scores=False` leaves those of fused attention out:
+    without activation checkpointing that is what the model needs.
     """
-    with FlopCounterMode(display=False, custom_mapping=_attention_formulas(recomputing=True)) as counter:
+    formulas = _attention_formulas(recomputing=recomputed_scores)
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         run_step()
     return int(counter.get_total_flops())
 

@@ -7,22 +7,25 @@ starts, stops or slows the training beyond one synchronisation at each edge of a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pilotkit.device import Device, current_device
 from pilotkit.errors import ConfigError, OutputError, Problem
 from pilotkit.meter.clock import StepClock
+from pilotkit.meter.compilation import Compilation, CompileWatch, at_limit, compile_metrics
+from pilotkit.meter.device_use import device_memory_metrics
 from pilotkit.meter.rss import peak_rss_bytes
-from pilotkit.meter.statistics import is_settled, summarize
+from pilotkit.meter.statistics import is_settled
+from pilotkit.meter.step_times import TOLERANCE, find_warmup, step_metrics
 from pilotkit.records.atomic import write_json
 from pilotkit.variables import METER_FILE_VARIABLE
 
-SCHEMA_VERSION = 1
-SETTLED = 0.1
-"""How much faster the second half of the counted steps may be than the first."""
+SCHEMA_VERSION = 2
 
 
 class StepMeter:
@@ -36,7 +39,8 @@ class StepMeter:
 
     `path`: the file to write; None takes it from PILOTKIT_METER_FILE, and without that nothing is written, so that the
     lines may stay in a script that also runs alone. `tokens_per_step`: tokens of one step over all ranks.
-    `num_warmup_steps`: first steps that are run and not counted. `synchronize`: waits for the device; None waits for
+    `num_warmup_steps`: first steps that are run and not counted; None finds out afterwards where they had settled
+    (`step_times.find_warmup`). `synchronize`: waits for the device; None waits for
     the accelerator that the process uses when the step begins. Raises ConfigError for a number out of range.
     """
 
@@ -45,7 +49,7 @@ class StepMeter:
         path: str | Path | None = None,
         *,
         tokens_per_step: int,
-        num_warmup_steps: int = 3,
+        num_warmup_steps: int | None = None,
         synchronize: Callable[[], None] | None = None,
     ) -> None:
         _check(tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps)
@@ -54,13 +58,21 @@ class StepMeter:
         self._tokens_per_step = tokens_per_step
         self._num_warmup_steps = num_warmup_steps
         self._clock = StepClock(synchronize or _synchronize_current)
+        # Of every step of the clock, and of the one that is going on.
+        self._compilations: list[list[Compilation]] = []
         self._result: dict[str, Any] | None = None
 
     def step(self) -> AbstractContextManager[None]:
         """Time one optimizer step, data wait included. Raises RuntimeError inside another step or after `close`."""
         if self._result is not None:
             raise RuntimeError("the meter is closed: no further step can be measured")
-        return self._clock.step()
+        return self._step()
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        with CompileWatch() as watch, self._clock.step():
+            yield
+        self._compilations.append(watch.compilations)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Time a part of the current step; the metric is called `<name>_seconds`. See StepClock.section."""
@@ -71,10 +83,11 @@ class StepMeter:
 
         Rank 0 writes `path`, rank r `<name>-<r>.json` beside it.
 
-        Keys: `schema_version`; `device`, its name; `metrics`, flat, unit in the suffix, `step_seconds` and the rates
-        from the median step; `step_seconds`, every step, warm-up included; `notes`, what limits the figures.
-        `settled`, whether the counted steps had stopped becoming faster. Memory is this rank's, over the whole life
-        of the process.
+        Keys: `schema_version`; `device`, its name; `metrics`, flat, unit in the suffix, named and reckoned as those of
+        stage `measure`; `step_seconds`, every step, warm-up included; `notes`, what limits the figures; `time`:
+        `settled`, whether the counted steps had stopped becoming faster, and what was compiled in warm-up and again in
+        counted steps. Memory is this rank's, over the whole life of the process; on the CPU only the resident set, as
+        counting live tensors would slow the steps down (`LiveTensorTracker` does that).
         Raises OutputError when the file cannot be written.
         """
         if self._result is None:
@@ -84,64 +97,44 @@ class StepMeter:
         return self._result
 
     def _measured(self, device: Device) -> dict[str, Any]:
-        counted = self._clock.step_seconds[self._num_warmup_steps :]
-        metrics: dict[str, float] = {
-            "num_warmup_steps": min(self._num_warmup_steps, len(self._clock.step_seconds)),
-            "num_measured_steps": len(counted),
-            "warmup_seconds": sum(self._clock.step_seconds[: self._num_warmup_steps]),
-            "world_size": int(os.environ.get("WORLD_SIZE", "1")),
-            **_memory(device),
-        }
+        seconds = self._clock.step_seconds
+        num_warmup_steps = find_warmup(seconds) if self._num_warmup_steps is None else self._num_warmup_steps
+        warmup, counted = seconds[:num_warmup_steps], seconds[num_warmup_steps:]
+        compiled = [found for step in self._compilations[: len(warmup)] for found in step]
+        compiled_again = [found for step in self._compilations[len(warmup) :] for found in step]
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        metrics: dict[str, float] = {"world_size": world_size, **device_memory_metrics(device)}
+        resident = peak_rss_bytes()
+        if resident is not None:
+            metrics["peak_rss_bytes"] = resident
         notes = []
         if counted:
-            metrics.update(self._times(counted, world_size=int(metrics["world_size"])))
-        else:
-            notes.append(
-                f"no step was counted: {len(self._clock.step_seconds)} were run and num_warmup_steps is "
-                f"{self._num_warmup_steps}"
+            sections = {name: values[len(warmup) :] for name, values in self._clock.section_seconds.items()}
+            metrics |= step_metrics(
+                warmup_seconds=warmup,
+                step_seconds=counted,
+                section_seconds=sections,
+                tokens_per_step=self._tokens_per_step,
+                world_size=world_size,
+                other_seconds=statistics.fmean(self._clock.other_seconds[len(warmup) :]),
             )
-        if metrics.get("num_alloc_retries"):
-            notes.append("the allocator had to give memory back and ask again: step times are longer than they need be")
+            metrics |= compile_metrics(compiled, compiled_again)
+        else:
+            metrics |= {"num_warmup_steps": len(warmup), "num_measured_steps": 0, "warmup_seconds": sum(warmup)}
+            notes.append(f"no step was counted: {len(seconds)} were run and num_warmup_steps is {num_warmup_steps}")
         return {
             "schema_version": SCHEMA_VERSION,
             "device": device.name,
             "metrics": metrics,
-            "step_seconds": list(self._clock.step_seconds),
-            "settled": not counted or is_settled(counted, window=max(len(counted) // 2, 1), tolerance=SETTLED),
+            "step_seconds": list(seconds),
+            "time": {
+                "settled": len(counted) < 2 or is_settled(counted, window=len(counted) // 2, tolerance=TOLERANCE),
+                "compilations": [asdict(found) for found in compiled],
+                "recompilations": [asdict(found) for found in compiled_again],
+                "compile_limits": at_limit([*compiled, *compiled_again]),
+            },
             "notes": notes,
         }
-
-    def _times(self, counted: list[float], *, world_size: int) -> dict[str, float]:
-        steps = summarize(counted)
-        tokens_per_second = self._tokens_per_step / steps.median
-        times = {
-            "tokens_per_step": self._tokens_per_step,
-            "step_seconds": steps.median,
-            "step_mean_seconds": steps.mean,
-            "step_p95_seconds": steps.p95,
-            "step_min_seconds": steps.minimum,
-            "step_max_seconds": steps.maximum,
-            "step_stddev_seconds": steps.stddev,
-            "step_spread": steps.spread,
-            "tokens_per_second": tokens_per_second,
-            "tokens_per_second_per_device": tokens_per_second / world_size,
-        }
-        for name, seconds in self._clock.section_seconds.items():
-            times[f"{name}_seconds"] = summarize(seconds[self._num_warmup_steps :]).median
-        return times
-
-
-def _memory(device: Device) -> dict[str, float]:
-    reading = device.memory()
-    found = {
-        "peak_allocated_bytes": reading.peak_allocated_bytes,
-        "peak_reserved_bytes": reading.peak_reserved_bytes,
-        "device_used_bytes": reading.device_used_bytes,
-        "device_total_bytes": reading.device_total_bytes,
-        "num_alloc_retries": reading.num_alloc_retries,
-        "peak_rss_bytes": peak_rss_bytes(),
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _synchronize_current() -> None:
@@ -160,11 +153,11 @@ def _write(path: Path, result: dict[str, Any]) -> None:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _check(*, tokens_per_step: int, num_warmup_steps: int) -> None:
+def _check(*, tokens_per_step: int, num_warmup_steps: int | None) -> None:
     problems = []
     if tokens_per_step < 1:
         problems.append(Problem("tokens_per_step", tokens_per_step, "1 or more", "give the tokens of one step"))
-    if num_warmup_steps < 0:
+    if num_warmup_steps is not None and num_warmup_steps < 0:
         problems.append(Problem("num_warmup_steps", num_warmup_steps, "0 or more", "give 0 to count every step"))
     if problems:
         raise ConfigError(problems)

@@ -26,27 +26,25 @@ class StepWatch:
     """Counts the steps of the first optimizer that steps in this process. Used once a process, as `install` is."""
 
     def __init__(self, *, tokens_per_step: int) -> None:
-        self._running = RunningStep(StepMeter(tokens_per_step=tokens_per_step))
+        self._running = RunningStep(lambda: StepMeter(tokens_per_step=tokens_per_step), tells_data=False)
         self._followed: Optimizer | None = None
         self._handle: Any = None
 
     def install(self) -> None:
         """From here on."""
         self._handle = register_optimizer_step_post_hook(self._after_step)
-        self._running.begin(tells_data=False)
+        self._running.start()
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> dict[str, Any] | None:
         """Write the file; its content. A step that is not done is not counted."""
         self._handle.remove()
-        self._running.abandon()
-        return self._running.meter.close()
+        return self._running.finish()
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._followed is None:
             self._followed = optimizer
         if optimizer is self._followed:
             self._running.end()
-            self._running.begin(tells_data=False)
 
 
 def main(arguments: list[str]) -> None:

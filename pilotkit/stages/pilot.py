@@ -86,8 +86,7 @@ def _script(run: Run, *, nproc: int, visible: int, nodes: Nodes | None) -> Stage
     prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
     metrics.values.update(prefixed.values)
     metrics.origins.update(prefixed.origins)
-    time = {"settled": first["settled"], "recompilations": [], "compile_limits": []}
-    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=time) + list(first["notes"])
+    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=first["time"]) + list(first["notes"])
     if len(meters) < world_size:
         warnings.append(f"{len(meters)} of {world_size} ranks left a measurement here")
     warnings += _unmeasured_network(run, num_nodes=num_nodes)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PilotkitCli
+from tests.runs.documented import undocumented
 
 SLOW_DATA = """
 import time, torch
@@ -37,6 +38,7 @@ def test_memory_by_kind_adds_up_to_the_peak(pilotkit_cli: PilotkitCli, tmp_path:
     assert result.returncode == 0, result.stderr
     record = _record(tmp_path)
     metrics, memory = record["metrics"], record["details"]["memory"]
+    assert undocumented(metrics) == []
     kinds = memory["breakdown"]["kinds"]
     assert sum(kinds.values()) == pytest.approx(metrics["peak_allocated_bytes"], rel=0.01)
     assert kinds["parameters"] == metrics["num_params"] * 4
@@ -58,6 +60,7 @@ def test_a_sleeping_loader_is_told_with_its_own_rate(pilotkit_cli: PilotkitCli, 
     assert result.returncode == 0, result.stderr
     record = _record(tmp_path)
     metrics = record["metrics"]
+    assert undocumented(metrics) == []
     # Four rows of 50 ms a batch, and two processes: ten batches a second and not more, fewer on a busy machine.
     assert 1 < metrics["loader_batches_per_second"] < 10.5
     assert metrics["data_wait_share"] > 0.3

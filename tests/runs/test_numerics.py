@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import PilotkitCli
+from tests.runs.documented import undocumented
 
 TINY = (
     "model.kwargs.hidden_size=32",
@@ -47,6 +48,7 @@ def test_mixed_precision_is_accepted_and_recomputation_is_equal_with_dropout(
     record = _record(tmp_path)
     details, metrics = record["details"], record["metrics"]
     assert details["precision"]["verdict"] == "accept", details["precision"]
+    assert undocumented(metrics) == []
     assert metrics["repeatable"] == 1.0
     assert 0 < metrics["grad_deviation"] < metrics["grad_noise"]
     # On the CPU, attention with dropout has no bfloat16 kernel: torch computes it in float32, and that is told.

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pilotkit.records.search import find_records
+from tests.runs.documented import undocumented
 
 PILOT = ("stage=pilot", "pilot.strategies=[ddp]", "pilot.num_warmup_steps=1", "pilot.num_measured_steps=3")
 LONG = ("stage=restore", "restore.num_steps=100000")
@@ -113,8 +114,11 @@ def test_two_pilots_on_one_node_finish_and_ignore_what_a_scheduler_left(
         runs = [start_pilotkit(*PILOT, *mine, f"name=study{number}", env=foreign) for number in (1, 2)]
         ends = [run.end(timeout=120) for run in runs]
     assert [code for code, _ in ends] == [0, 0], ends
-    for record in [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/pilot/*/record.json")]:
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/pilot/*/record.json")]
+    assert len(records) == 2
+    for record in records:
         assert record["status"] == "ok"
+        assert undocumented(record["metrics"]) == []
         assert record["metrics"]["world_size"] == 2
         assert set(foreign) <= set(record["details"]["threads"]["removed_variables"])
 

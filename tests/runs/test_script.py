@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PilotkitCli
+from tests.runs.documented import undocumented
 
 SCRIPT = """
 import argparse, os, time
@@ -58,6 +59,7 @@ def test_a_script_is_measured_on_every_rank(pilotkit_cli: PilotkitCli, tmp_path:
     assert result.returncode == 0, result.stderr
     record = _record(tmp_path)
     metrics = record["metrics"]
+    assert undocumented(metrics) == []
     assert (metrics["script_num_warmup_steps"], metrics["script_num_measured_steps"]) == (2, 10)
     assert (metrics["script_world_size"], metrics["script_tokens_per_step"]) == (2, 1000)
     assert metrics["script_step_seconds"] >= metrics["script_data_wait_seconds"] >= 0.01
@@ -73,8 +75,13 @@ def test_a_script_that_fails_and_one_without_a_meter(
 ) -> None:
     result = pilotkit_cli(*script, "pilot.args=[--config,a b.yaml,--fail-on,1]", "name=fails")
     assert result.returncode == 1
-    [log] = tmp_path.glob("outputs/fails/pilot/*/phases/script/log.txt")
-    assert "bad row 17" in log.read_text()
+    # The cause, and not that torchrun has seen a child fail.
+    assert "pilot failed: rank 1: ValueError: bad row 17" in result.stderr
+    [path] = tmp_path.glob("outputs/fails/pilot/*/record.json")
+    problem = json.loads(path.read_text())["problem"]
+    assert problem["rank"] == 1
+    assert problem["traceback"].endswith("ValueError: bad row 17")
+    assert "train.py" in problem["traceback"]
     (tmp_path / "train.py").write_text("print('trained')\n")
     result = pilotkit_cli(*script, "name=silent")
     assert result.returncode == 1

@@ -17,16 +17,23 @@ from pilotkit.meter.step_meter import StepMeter
 
 
 class LightningMeter(Callback):
-    """`path`, `tokens_per_step` and `num_warmup_steps` are StepMeter's; `result` is its content after training."""
+    """`path`, `tokens_per_step` and `num_warmup_steps` are StepMeter's; `result` is its content after training.
 
-    def __init__(self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int = 3) -> None:
+    Each training that one callback sees is measured by itself; the file is that of the last.
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int | None = None
+    ) -> None:
         self.result: dict[str, Any] | None = None
-        self._running = RunningStep(StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps))
+        self._running = RunningStep(
+            lambda: StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps)
+        )
         self._steps_done = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps_done = trainer.global_step
-        self._running.begin()
+        self._running.start()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._running.data_is_here()
@@ -35,12 +42,10 @@ class LightningMeter(Callback):
         if trainer.global_step != self._steps_done:
             self._steps_done = trainer.global_step
             self._running.end()
-            self._running.begin()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self._running.begin()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._running.abandon()
-        self.result = self._running.meter.close()
+        self.result = self._running.finish()

@@ -31,33 +31,31 @@ class OptimizerMeter:
         path: str | Path | None = None,
         *,
         tokens_per_step: int,
-        num_warmup_steps: int = 3,
+        num_warmup_steps: int | None = None,
     ) -> None:
         self.result: dict[str, Any] | None = None
-        self._running = RunningStep(StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps))
+        self._running = RunningStep(
+            lambda: StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps),
+            tells_data=False,
+        )
         # Accelerate's wrapper takes part in every micro-batch; the optimizer inside only steps when it is due.
         self._optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
         self._handle: Any = None
 
     def __enter__(self) -> OptimizerMeter:
         self._handle = self._optimizer.register_step_post_hook(self._after_step)
-        self._begin()
+        self._running.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handle.remove()
-        self._running.abandon()
-        self.result = self._running.meter.close()
+        self.result = self._running.finish()
 
     def pause(self) -> None:
         """Call it after an evaluation or a save: the step begins again now, and what lies before is not counted."""
-        self._begin()
+        self._running.begin()
 
     def _after_step(self, *_: Any) -> None:
         self._running.end()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._running.begin(tells_data=False)

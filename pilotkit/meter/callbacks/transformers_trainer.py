@@ -17,21 +17,27 @@ from pilotkit.meter.step_meter import StepMeter
 
 
 class TrainerMeter(TrainerCallback):
-    """`path`, `tokens_per_step` and `num_warmup_steps` are StepMeter's; `result` is its content after training."""
+    """`path`, `tokens_per_step` and `num_warmup_steps` are StepMeter's; `result` is its content after training.
 
-    def __init__(self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int = 3) -> None:
+    Each training that one callback sees is measured by itself; the file is that of the last.
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, *, tokens_per_step: int, num_warmup_steps: int | None = None
+    ) -> None:
         self.result: dict[str, Any] | None = None
-        self._running = RunningStep(StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps))
+        self._running = RunningStep(
+            lambda: StepMeter(path, tokens_per_step=tokens_per_step, num_warmup_steps=num_warmup_steps)
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._running.begin()
+        self._running.start()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._running.data_is_here()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._running.end()
-        self._running.begin()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._running.begin()
@@ -43,5 +49,4 @@ class TrainerMeter(TrainerCallback):
         self._running.begin()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._running.abandon()
-        self.result = self._running.meter.close()
+        self.result = self._running.finish()

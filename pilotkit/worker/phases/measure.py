@@ -10,12 +10,15 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from pilotkit.meter.device_memory import refuse_busy_device, split_device_memory
-from pilotkit.meter.device_use import own_pid, read_device_use
+from torch import Tensor
+
+from pilotkit.meter.compilation import compile_metrics
+from pilotkit.meter.device_memory import refuse_busy_device
+from pilotkit.meter.device_use import device_memory_metrics, read_device_use
 from pilotkit.meter.flops import count_executed_flops, count_training_flops, mfu
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
-from pilotkit.meter.statistics import median_interval, percentile, summarize
+from pilotkit.meter.step_times import step_metrics
 from pilotkit.worker.build import Built, build
 from pilotkit.worker.loader import loader_rate
 from pilotkit.worker.memory import measure_phases
@@ -79,39 +82,19 @@ def refuse_other_tenants(session: Session) -> None:
 
 
 def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) -> dict[str, float]:
-    """Step time and what follows from it. `tokens_per_step` counts all ranks.
-
-    Sections are means, so that with `other_seconds` they add up to `step_mean_seconds`.
-    """
-    step = summarize(steps.step_seconds)
-    interval = median_interval(steps.step_seconds)
-    tokens_per_second = tokens_per_step / step.median
-    metrics = {
-        "num_warmup_steps": len(steps.warmup_seconds),
-        "num_measured_steps": step.n,
-        "first_step_seconds": (steps.warmup_seconds or steps.step_seconds)[0],
-        "warmup_seconds": sum(steps.warmup_seconds),
-        "step_seconds": step.median,
-        "step_mean_seconds": step.mean,
-        "step_p95_seconds": step.p95,
-        "step_min_seconds": step.minimum,
-        "step_max_seconds": step.maximum,
-        "step_stddev_seconds": step.stddev,
-        "step_spread": step.spread,
-        "tokens_per_step": tokens_per_step,
-        "tokens_per_second": tokens_per_second,
-        "tokens_per_second_per_device": tokens_per_second / world_size,
-    }
-    if interval is not None:
-        metrics["step_ci_low_seconds"], metrics["step_ci_high_seconds"] = interval
-    means = {name: statistics.fmean(seconds) for name, seconds in steps.section_seconds.items()}
-    metrics.update({f"{name}_seconds": mean for name, mean in means.items()})
-    metrics["other_seconds"] = step.mean - sum(means.values())
-    metrics.update(_wait_metrics(steps))
-    if steps.warmup_compilations or steps.counted_compilations:
-        metrics["compile_seconds"] = sum(found.seconds for found in steps.warmup_compilations)
-        metrics["recompile_seconds"] = sum(found.seconds for found in steps.counted_compilations)
-        metrics["num_recompilations"] = len(steps.counted_compilations)
+    """Step time and what follows from it (`meter.step_times`). `tokens_per_step` counts all ranks."""
+    metrics = step_metrics(
+        warmup_seconds=steps.warmup_seconds,
+        step_seconds=steps.step_seconds,
+        section_seconds=steps.section_seconds,
+        tokens_per_step=tokens_per_step,
+        world_size=world_size,
+    )
+    waits = steps.section_seconds.get("data_wait", [])
+    at_epochs = [wait for wait, starts in zip(waits, steps.epoch_starts, strict=bool(waits)) if starts]
+    if at_epochs:
+        metrics["data_wait_epoch_start_seconds"] = statistics.fmean(at_epochs)
+    metrics.update(compile_metrics(steps.warmup_compilations, steps.counted_compilations))
     return metrics
 
 
@@ -125,52 +108,11 @@ def time_details(steps: TimedSteps) -> dict[str, Any]:
     }
 
 
-def _wait_metrics(steps: TimedSteps) -> dict[str, float]:
-    """Time in which a step had no batch: on average hidden, now and then not."""
-    waits = steps.section_seconds.get("data_wait")
-    if not waits:
-        return {}
-    at_epochs = [wait for wait, starts in zip(waits, steps.epoch_starts, strict=True) if starts]
-    metrics = {
-        "data_wait_p50_seconds": percentile(waits, 50),
-        "data_wait_p95_seconds": percentile(waits, 95),
-        "data_wait_p99_seconds": percentile(waits, 99),
-        "data_wait_share": sum(waits) / sum(steps.step_seconds),
-    }
-    if at_epochs:
-        metrics["data_wait_epoch_start_seconds"] = statistics.fmean(at_epochs)
-    return metrics
-
-
 def memory_metrics(session: Session, built: Built) -> dict[str, float]:
     """Peaks of a step in the steady state, when the optimizer's state is there. On the CPU: live tensors and RSS."""
-    reading = session.device.memory()
-    if reading.peak_allocated_bytes is not None:
-        use = read_device_use(session.device)
-        others = use.others_bytes(own_pid=own_pid()) if use else None
-        used = use.used_bytes if use else reading.device_used_bytes
-        on_device = {
-            "peak_allocated_bytes": reading.peak_allocated_bytes,
-            "peak_reserved_bytes": reading.peak_reserved_bytes,
-            "device_used_bytes": used,
-            "others_used_bytes": others,
-            "num_alloc_retries": reading.num_alloc_retries,
-            "memory_limit_bytes": reading.device_total_bytes,
-        }
-        if reading.peak_reserved_bytes is not None and used is not None:
-            between = split_device_memory(
-                allocated=reading.peak_allocated_bytes,
-                reserved=reading.peak_reserved_bytes,
-                used=used,
-                # What came later; a device that was not empty at the start has been refused.
-                used_before=others or 0,
-            )
-            on_device.update(
-                device_own_bytes=between.own_bytes,
-                caching_bytes=between.caching_bytes,
-                runtime_overhead_bytes=between.overhead_bytes,
-            )
-        return {name: float(value) for name, value in on_device.items() if value is not None}
+    on_device = device_memory_metrics(session.device)
+    if on_device:
+        return on_device
     tracker = LiveTensorTracker()
     tracker.track(built.trainer.model, built.trainer.optimizer)
     with tracker:
@@ -204,14 +146,26 @@ def _flops_metrics(session: Session, built: Built, *, tokens_per_second: float) 
     train, hardware = session.config.train, session.config.hardware
     batch = built.trainer.train_rows.next().tensors
     tensors = {name: tensor.to(session.device.torch_device) for name, tensor in batch.items()}
-    needed = count_training_flops(lambda: built.trainer.model(**tensors).loss)
+    needed = _needed_flops(session, built, tensors)
     executed = count_executed_flops(built.trainer.train_step)
-    metrics = {
-        "num_flops_per_token": needed / (train.micro_batch_size * train.seq_len),
-        "num_executed_flops_per_token": executed / _tokens_per_step(session),
-    }
+    metrics = {"num_executed_flops_per_token": executed / _tokens_per_step(session)}
+    if needed is not None:
+        metrics["num_flops_per_token"] = needed / (train.micro_batch_size * train.seq_len)
     peak_flops = hardware.peak_flops.get(session.config.precision.flops_format)
     if peak_flops and needed:
         metrics["mfu"] = mfu(tokens_per_second, metrics["num_flops_per_token"], peak_flops)
+    if peak_flops and executed:
         metrics["hfu"] = mfu(tokens_per_second, metrics["num_executed_flops_per_token"], peak_flops)
     return metrics
+
+
+def _needed_flops(session: Session, built: Built, tensors: dict[str, Tensor]) -> int | None:
+    """Of one micro-batch. Frozen weights take no gradient of their own, so their backward has to be run and counted;
+    None where it would recompute activations, which no counter tells from what is needed."""
+    model = built.trainer.model
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        return count_training_flops(lambda: model(**tensors).loss)
+    if session.config.activation_checkpointing.mode != "none":
+        return None
+    whole = count_executed_flops(built.trainer.train_step, recomputed_scores=False)
+    return whole // session.arithmetic.grad_accum_steps

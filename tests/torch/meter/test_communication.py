@@ -88,6 +88,28 @@ def test_kernels_of_an_accelerator() -> None:
     assert found.by_kind["reduce_scatter"].num_bytes is None  # the trace does not say, so nobody guesses
 
 
+@pytest.mark.parametrize(
+    ("kernel", "collective", "kind"),
+    [
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "allreduce", "all_reduce"),
+        ("ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)", "_allgather_base", "all_gather"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "_reduce_scatter_base", "reduce_scatter"),
+        ("ncclDevKernel_Generic_1", "reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("ncclDevKernel_Generic_1", "allgather_into_tensor_coalesced", "all_gather"),
+        ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", None, "collective"),
+        ("ncclSymkDevKernel_AllGather_LL(ncclSymkDevWorkArgs4K)", None, "all_gather"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", None, "all_reduce"),
+    ],
+)
+def test_kernels_that_do_not_name_their_collective(kernel: str, collective: str | None, kind: str) -> None:
+    """RCCL runs every collective in a kernel of one name: it is no computation, and torch tells which one it was."""
+    args = {"Collective name": collective, "In msg nelems": 10, "dtype": "Float"} if collective else {}
+    found = read_trace([_event(kernel, 0, 100, args=args, cat="kernel"), _event("gemm", 50, 200, cat="kernel")])
+    assert list(found.by_kind) == [kind]
+    assert (found.total_seconds, found.exposed_seconds) == (pytest.approx(100e-6), pytest.approx(50e-6))
+    assert found.by_kind[kind].num_bytes == (40 if collective else None)
+
+
 def test_nothing_was_communicated() -> None:
     found = read_trace([_event("aten::mm", 0, 10)])
     assert (found.total_seconds, found.exposed_seconds, found.by_kind) == (0.0, 0.0, {})

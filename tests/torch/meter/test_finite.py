@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +49,41 @@ def test_first_module_of_the_forward() -> None:
         model[1][1].value = float("nan") if step == 3 else 0.0
 
     assert _run(model, 4, spoil) == [(3, "1.1", "output", "nan")]
+
+
+@dataclass
+class Output:
+    hidden: list[Tensor]
+    name: str = "output"
+
+
+class Wrapped(nn.Module):
+    """What a model returns that is no tensor: the value is made here, in no module inside it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear = kind, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        bad = self.linear(x) * float("nan")
+        if self.kind == "complex":
+            return torch.view_as_complex(bad.view(-1, 2))
+        kinds: dict[str, Any] = {
+            "tuple": (x, [bad]),
+            "mapping": UserDict(loss=bad),
+            "dataclass": Output([bad]),
+            "namespace": SimpleNamespace(loss=bad),
+        }
+        return kinds[self.kind]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "mapping", "dataclass", "namespace", "complex"])
+def test_whatever_a_module_returns(kind: str) -> None:
+    model = Wrapped(kind)
+    with FiniteWatch(model) as watch:
+        watch.begin_step(1)
+        model(torch.ones(2, 4))
+    assert [(event.module, event.kind) for event in watch.events] == [("Wrapped", "nan")]
 
 
 def test_infinity_of_the_backward() -> None:

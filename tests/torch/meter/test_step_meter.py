@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pilotkit.errors import ConfigError, OutputError
 from pilotkit.meter import StepMeter
@@ -38,6 +39,7 @@ def test_warmup_is_dropped_and_the_file_says_so(tmp_path: Path, device: Any) -> 
     assert metrics == {
         "num_warmup_steps": 3,
         "num_measured_steps": 3,
+        "first_step_seconds": 10.0,
         "warmup_seconds": 30.0,
         "world_size": 1,
         "tokens_per_step": 300,
@@ -48,7 +50,7 @@ def test_warmup_is_dropped_and_the_file_says_so(tmp_path: Path, device: Any) -> 
         "tokens_per_second": 300.0,
         "tokens_per_second_per_device": 300.0,
     }
-    assert result["schema_version"] == 1
+    assert result["schema_version"] == 2
     assert result["step_seconds"] == [10.0, 10.0, 10.0, 1.0, 1.0, 4.0]
     assert result["notes"] == []
     assert device.num_synchronizations == 12
@@ -56,10 +58,61 @@ def test_warmup_is_dropped_and_the_file_says_so(tmp_path: Path, device: Any) -> 
 
 def test_sections_become_metrics(tmp_path: Path, device: Any) -> None:
     meter = StepMeter(tmp_path / "m.json", tokens_per_step=1, num_warmup_steps=1, synchronize=device.synchronize)
-    for wait in (9.0, 1.0, 2.0, 3.0):
-        with meter.step(), meter.section("data_wait"):
-            device.host_work(wait)
-    assert meter.close()["metrics"]["data_wait_seconds"] == 2.0
+    for wait in (9.0, 1.0, 2.0, 6.0):
+        with meter.step():
+            with meter.section("data_wait"):
+                device.host_work(wait)
+            with meter.section("backward"), meter.section("communication"):
+                device.host_work(0.5)
+            device.host_work(0.25)
+    metrics = meter.close()["metrics"]
+    assert (metrics["data_wait_seconds"], metrics["data_wait_p50_seconds"]) == (3.0, 2.0)
+    assert metrics["data_wait_share"] == pytest.approx(9 / 11.25)
+    # A section inside another is part of it: what is left over is counted once.
+    assert (metrics["backward_seconds"], metrics["communication_seconds"]) == (0.5, 0.5)
+    assert metrics["other_seconds"] == 0.25
+    assert metrics["step_mean_seconds"] == 3.0 + 0.5 + 0.25
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_warmup_steps", "settled"),
+    [
+        # The last three are compared with the three before them: 1, 1, 1 with 2, 1, 1.
+        ([10.0, 8.0, 6.0, 4.0, 2.0] + [1.0] * 15, 10, True),
+        ([1.0] * 20, 6, True),
+        ([1.0] * 9, 4, True),  # too short for six to leave five: half
+        ([20.0 - step for step in range(20)], 10, False),
+        ([5.0], 0, True),
+    ],
+)
+def test_warm_up_is_as_long_as_steps_became_faster(
+    device: Any, seconds: list[float], num_warmup_steps: int, settled: bool
+) -> None:
+    result = run(StepMeter(tokens_per_step=1, synchronize=device.synchronize), device, seconds=seconds)
+    assert result["metrics"]["num_warmup_steps"] == num_warmup_steps
+    assert result["metrics"]["num_measured_steps"] == len(seconds) - num_warmup_steps
+    assert result["time"]["settled"] is settled
+
+
+def test_what_is_compiled_stands_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape that is new in a counted step: named, with its guard and its time, as stage `measure` does."""
+    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    compiled = torch.compile(double, backend="eager", dynamic=False)
+    meter = StepMeter(tokens_per_step=1, num_warmup_steps=1)
+    for length in (4, 4, 5, 4):
+        with meter.step():
+            compiled(torch.ones(length))
+    result = meter.close()
+    assert [found["function"] for found in result["time"]["compilations"]] == ["double"]
+    [again] = result["time"]["recompilations"]
+    assert again["function"] == "double"
+    assert "size" in again["reason"]
+    assert result["metrics"]["num_recompilations"] == 1
+    assert result["metrics"]["compile_seconds"] > 0
 
 
 def test_path_from_the_environment(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +145,8 @@ def test_every_rank_writes_a_file_of_its_own(
 
 
 def test_too_few_steps_is_a_note_not_an_error(tmp_path: Path, device: Any) -> None:
-    result = run(
-        StepMeter(tmp_path / "m.json", tokens_per_step=1, synchronize=device.synchronize), device, seconds=[1, 1]
-    )
+    meter = StepMeter(tmp_path / "m.json", tokens_per_step=1, num_warmup_steps=3, synchronize=device.synchronize)
+    result = run(meter, device, seconds=[1, 1])
     assert result["notes"] == ["no step was counted: 2 were run and num_warmup_steps is 3"]
     assert "step_seconds" not in result["metrics"]
     assert result["metrics"]["num_warmup_steps"] == 2

@@ -53,7 +53,9 @@ class Mine(nn.Module):
 
 
 def build(width=8, fault=""):
-    return Mine(width, fault)
+    model = Mine(width, fault)
+    model.head.weight.requires_grad_(fault != "frozen head")
+    return model
 """
 
 

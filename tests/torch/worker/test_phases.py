@@ -70,6 +70,17 @@ def test_measure(make_run_dir: MakeRunDir) -> None:
     assert metrics["peak_rss_bytes"] > metrics["peak_allocated_bytes"]
 
 
+def test_frozen_weights_take_less_work(make_run_dir: MakeRunDir) -> None:
+    overrides = {
+        "model.kwargs": {"fault": "frozen head"}, "hardware.peak_flops": {"fp32": 1e9}, "train.grad_accum_steps": 2,
+        "measure.checkpoint_peak": False,
+    }  # fmt: skip
+    metrics = result_of(make_run_dir(overrides, phase="measure"), "measure")["metrics"]
+    # Forward and the gradient of the input; the head's weight has none of its own.
+    assert metrics["num_flops_per_token"] == metrics["num_executed_flops_per_token"] == 2 * 2 * 8 * 256
+    assert metrics["mfu"] == metrics["hfu"]
+
+
 def test_no_mfu_without_a_peak(make_run_dir: MakeRunDir) -> None:
     run_dir = make_run_dir({"hardware.peak_flops": {"bf16": 1e9}}, phase="measure")
     assert "mfu" not in result_of(run_dir, "measure")["metrics"]

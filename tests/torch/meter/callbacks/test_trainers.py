@@ -58,7 +58,7 @@ def _check(result: dict[str, Any] | None, *, num_steps: int) -> None:
     assert metrics["num_measured_steps"] + metrics["num_warmup_steps"] == num_steps
     # Two micro-batches of two rows: all of them within one optimizer step.
     assert metrics["step_seconds"] == 4 * ROW_SECONDS
-    assert result["settled"] in (True, False)
+    assert result["time"]["settled"] in (True, False)
 
 
 def test_transformers_trainer(tmp_path: Path, device: Any) -> None:
@@ -71,10 +71,22 @@ def test_transformers_trainer(tmp_path: Path, device: Any) -> None:
         str(tmp_path / "out"), max_steps=NUM_STEPS, per_device_train_batch_size=2, use_cpu=True, report_to=[],
         gradient_accumulation_steps=ACCUMULATION, save_strategy="no", disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
-    transformers.Trainer(Net(), arguments, train_dataset=Rows(device), callbacks=[meter]).train()
+    rows = Rows(device)
+    trainer = transformers.Trainer(Net(), arguments, train_dataset=rows, eval_dataset=rows, callbacks=[meter])
+    trainer.evaluate()
+    assert meter.result is None  # nothing was trained
+    trainer.train()
     _check(meter.result, num_steps=NUM_STEPS)
     assert (tmp_path / "meter.json").is_file()
     assert meter.result["metrics"]["data_wait_seconds"] > 0
+    # As most scripts end: what comes after training is told to callbacks, too.
+    first = meter.result
+    trainer.evaluate()
+    trainer.save_model()
+    assert meter.result is first
+    trainer.train()
+    assert meter.result is not first
+    _check(meter.result, num_steps=NUM_STEPS)
 
 
 def test_a_step_with_an_evaluation_in_it_is_left_out(tmp_path: Path, device: Any) -> None:
@@ -108,6 +120,9 @@ def test_lightning_trainer(tmp_path: Path, device: Any) -> None:
         def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
             return self.net(**batch)["loss"]
 
+        def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+            self.net(**batch)
+
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
@@ -116,7 +131,16 @@ def test_lightning_trainer(tmp_path: Path, device: Any) -> None:
         max_steps=NUM_STEPS, accumulate_grad_batches=ACCUMULATION, accelerator="cpu", callbacks=[meter], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
-    trainer.fit(Module(), DataLoader(Rows(device), batch_size=2))
+    module, loader = Module(), DataLoader(Rows(device), batch_size=2)
+    trainer.validate(module, loader, verbose=False)
+    trainer.fit(module, loader)
+    _check(meter.result, num_steps=NUM_STEPS)
+    first = meter.result
+    trainer.validate(module, loader, verbose=False)
+    assert meter.result is first
+    trainer.fit_loop.epoch_loop.max_steps = 2 * NUM_STEPS
+    trainer.fit(module, loader)
+    assert meter.result is not first
     _check(meter.result, num_steps=NUM_STEPS)
 
 
