@@ -6,7 +6,6 @@ and refills in place is seen through `UntypedStorage.resize_`. Never keeps a ten
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +86,7 @@ class Recorder:
     def finish(self) -> None:
         """Give the events of assigned tensors their blocks."""
         self.trace.events = [
-            dataclasses.replace(event, block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
+            event._replace(block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
             for event in self.trace.events
         ]
 
