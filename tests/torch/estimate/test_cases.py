@@ -130,6 +130,16 @@ def test_transformers_own_mask_is_not_there_where_a_real_run_has_none(scenarios:
     assert masked.attention == ["_scaled_dot_product_efficient_attention"]
 
 
+def test_experts_compute_what_their_rows_need(scenarios: ModuleType) -> None:
+    """Two of four experts a token; a layer has 32 x 96 and 48 x 32 weights an expert, and backward is twice forward."""
+    workload = dataclasses.replace(scenarios.MIXTRAL, precision=scenarios.BF16, device_type="cuda")
+    trace = trace_step(workload, micro_batch_size=2, seq_len=64, counts_operators=True)
+    found = [operator for operator in trace.operators if operator.name == "aten::_grouped_mm"]
+    assert {operator.kind for operator in found} == {"matmul"}
+    rows, num_layers = 2 * 64 * 2, 2
+    assert sum(operator.num_flops for operator in found) == 3 * num_layers * 2 * rows * (32 * 96 + 48 * 32)
+
+
 def test_gradients_stay_whole_between_micro_batches_under_fsdp(scenarios: ModuleType) -> None:
     """pilotkit reduces in the last micro-batch only: from the first on, 4 bytes a parameter stay on each of 8 ranks."""
     spread = scenarios.spread(scenarios.LLAMA, "fsdp", 8)
