@@ -39,6 +39,8 @@ def operator_of(
     kind, num_flops = "elementwise", 0.0
     if "scaled_dot_product" in name:
         kind, num_flops = "attention", _attention_flops(name, args)
+    elif func is torch.ops.aten._grouped_mm.default:
+        kind, num_flops = "matmul", _grouped_flops(args[0], args[1])
     elif func._overloadpacket in flop_registry:
         kind, num_flops = "matmul", float(flop_registry[func._overloadpacket](*args, **kwargs, out_val=result))
     dtype = str(outputs[0].dtype).removeprefix("torch.") if outputs else "none"
@@ -70,6 +72,12 @@ def _attention_flops(name: str, args: Any) -> float:
     batch, heads, query_len, head_size = query.shape
     products = 5 if is_backward else 2
     return float(2 * products * batch * heads * query_len * key.shape[2] * head_size) * CAUSAL_SHARE
+
+
+def _grouped_flops(left: Tensor, right: Tensor) -> float:
+    """Experts: (rows, k) x (groups, k, n), or one product a group of rows; how rows fall to groups changes nothing."""
+    groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return float(2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def _num_ranks(group: Any) -> int:

@@ -51,7 +51,9 @@ def rebuild(trace: Trace, expansion: Expansion, *, num_units: int, period: int =
         event = trace.events[source]
         offset = event.block % period if event.block != NO_BLOCK else 0
         block = NO_BLOCK if unit == NO_BLOCK else unit * period + offset
-        events.append(dataclasses.replace(event, tensor=tensor, block=block))
+        events.append(
+            Event(tensor, event.num_bytes, event.step, event.moment, block, event.stream, event.operator),
+        )
     return dataclasses.replace(
         trace,
         initial=expansion.initial,
@@ -97,8 +99,8 @@ class _Expander:
         self._events = trace.events
         self._home: dict[int, int] = {}
         """Unit in which each tensor was made, by its number in the trace."""
-        self._twins: dict[tuple[int, _Place], int] = {}
-        """(unit, place) -> tensor: tensors at one place of two units stand for each other."""
+        self._twins: dict[tuple[int, int, str, int], list[tuple[int, int]]] = {}
+        """(unit, step, moment, bytes) -> (place, tensor): tensors at one place of two units stand for each other."""
         self._place: dict[int, _Place] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         """(tensor of the trace, unit of the copy) -> tensor of the expansion."""
@@ -169,7 +171,7 @@ class _Expander:
         count = self._counts[unit, step, moment] = self._counts.get((unit, step, moment), -1) + 1
         self._home[tensor] = unit
         self._place[tensor] = (step, moment, count)
-        self._twins[unit, (step, moment, count)] = tensor
+        self._twins.setdefault((unit, step, moment, self._sizes[tensor]), []).append((count, tensor))
 
     def _initial(self) -> dict[int, tuple[str, int]]:
         """Tensors that were there before, those of the middle unit once for each copy."""
@@ -215,10 +217,5 @@ class _Expander:
         if wanted == unit:
             return tensor
         step, moment, count = self._place[tensor]
-        size = self._sizes[tensor]
-        alike = [
-            (abs(place[2] - count), twin)
-            for (home, place), twin in self._twins.items()
-            if home == wanted and place[:2] == (step, moment) and self._sizes[twin] == size
-        ]
-        return min(alike)[1] if alike else tensor
+        alike = self._twins.get((wanted, step, moment, self._sizes[tensor]), ())
+        return min(((abs(place - count), twin) for place, twin in alike), default=(0, tensor))[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MOMENTS = ("data", "forward", "backward", "optimizer", "evaluation")
 """Parts of a step that an event can stand in."""
@@ -16,9 +17,8 @@ KINDS = ("parameters", "gradients", "optimizer_state", "activations", "gathered"
 NO_BLOCK = -1
 
 
-@dataclass(frozen=True)
-class Event:
-    """One allocation, or the free of one."""
+class Event(NamedTuple):
+    """One allocation, or the free of one. A tuple, as a deep trace has a hundred thousand of them."""
 
     tensor: int
     """Which allocation: unique in the trace."""

@@ -5,9 +5,11 @@ Fake tensors carry shapes and dtypes on the device `cpu`; the `fake` process gro
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,22 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def nothing_packed() -> Iterator[None]:
+    """transformers looks at the values of position numbers that it made itself: several sequences in a row need a mask,
+    and a plain run does not. Of fake ones it assumes the mask; without it, attention takes the kernel of a real run."""
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
+        yield
+        return
+    original = masking.find_packed_sequence_indices
+    masking.find_packed_sequence_indices = lambda _position_ids: None
+    try:
+        yield
+    finally:
+        masking.find_packed_sequence_indices = original
+
+
 def fake_mode() -> FakeTensorMode:
     """A mode that stays one when modules are copied: a copied tensor takes its mode along, and two do not mix."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -47,10 +65,22 @@ def build_fake(build_model: Callable[[], nn.Module], mode: FakeTensorMode, *, dt
 
     What the factory made outside the mode (a tensor that was made at import, say) becomes fake too.
     """
-    with mode:
+    with mode, _no_truncated_draws():
         model = build_model()
         _replace_tensors(model, mode, dtype=dtype)
     return model
+
+
+@contextmanager
+def _no_truncated_draws() -> Iterator[None]:
+    """`trunc_normal_` draws again until every value lies in its bounds, and a fake tensor has none to look at."""
+    initializers: Any = nn.init
+    original = initializers._no_grad_trunc_normal_
+    initializers._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
+    try:
+        yield
+    finally:
+        initializers._no_grad_trunc_normal_ = original
 
 
 def _replace_tensors(model: nn.Module, mode: FakeTensorMode, *, dtype: torch.dtype) -> None:

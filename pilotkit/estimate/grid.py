@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotkit.estimate.allocator import Request, replay
+from pilotkit.estimate.depth import NotRepeating
 from pilotkit.estimate.events import Event, Trace
-from pilotkit.estimate.predict import Estimator, requests
+from pilotkit.estimate.helper import Helper
+from pilotkit.estimate.predict import Estimator, Shape, requests
 
 Basis = tuple[tuple[int, int], ...]
 """Powers of B and S."""
@@ -30,6 +32,7 @@ MANY: tuple[Basis, ...] = (
 where the smaller does not hold."""
 UNIT_SEQ_LEN = 64
 HELD_OUT_SEQ_LEN = 5 * UNIT_SEQ_LEN
+ONE_ROW, ROWS, HELD_OUT_ROWS = (1,), (2, 3), 5
 MAX_MICRO_BATCH = 1 << 14
 Floats = NDArray[np.float64]
 
@@ -48,14 +51,6 @@ class Fit:
     """(events, terms): bytes of each event, frees negative."""
     live: Floats
     """(rows, terms): bytes that are live after the events that can be a peak."""
-
-    def at(self, micro_batch_size: int, seq_len: int) -> Trace:
-        """The trace of one point."""
-        events = [
-            dataclasses.replace(event, num_bytes=size)
-            for event, size in zip(self.trace.events, self.event_bytes(micro_batch_size, seq_len), strict=True)
-        ]
-        return dataclasses.replace(self.trace, events=events)
 
     def event_bytes(self, micro_batch_size: int, seq_len: int) -> list[int]:
         """Bytes of each event at one point."""
@@ -94,6 +89,22 @@ class Grid:
             peaks[alone] = self.one.peaks(batches[alone], lengths[alone])
         return peaks
 
+    def all_peak_reserved_bytes(
+        self, shapes: Sequence[Shape], *, expandable: bool, helper: Helper | None = None
+    ) -> list[int]:
+        """Many points through the allocator, half of them by the helper."""
+        half = len(shapes) // 2 if helper is not None else 0
+        future = helper.submit(self.all_peak_reserved_bytes, shapes[:half], expandable=expandable) if helper else None
+        found = [
+            self.peak_reserved_bytes(micro_batch_size=batch, seq_len=seq_len, expandable=expandable)
+            for batch, seq_len in shapes[half:]
+        ]
+        if future is None:
+            return found
+        if future.exception() is not None:
+            return self.all_peak_reserved_bytes(shapes[:half], expandable=expandable) + found
+        return [*future.result(), *found]
+
     def peak_reserved_bytes(self, *, micro_batch_size: int, seq_len: int, expandable: bool) -> int:
         """One point through the allocator."""
         found = self.one if micro_batch_size == 1 else self.many
@@ -108,64 +119,96 @@ class Grid:
 
 def fit(estimator: Estimator) -> Grid:
     """Trace a few small shapes and fit. Raises NotAffine, and EstimateError as a trace does."""
+    try:
+        return _fit_grid(estimator)
+    except NotRepeating:
+        estimator.is_expanded = False
+        return _fit_grid(estimator)
+
+
+def _fit_grid(estimator: Estimator) -> Grid:
+    shapes = _Shapes(estimator)
+    wanted = [
+        *_shapes(ONE[0], ONE_ROW),
+        (1, HELD_OUT_SEQ_LEN),
+        *_shapes(MANY[0], ROWS),
+        (HELD_OUT_ROWS, HELD_OUT_SEQ_LEN),
+    ]
+    shapes.trace(wanted)
     return Grid(
-        _fit_any(estimator, ONE, batches=(1,), held_out=1), _fit_any(estimator, MANY, batches=(2, 3), held_out=5)
+        _fit_any(shapes, ONE, batches=ONE_ROW, held_out=1), _fit_any(shapes, MANY, batches=ROWS, held_out=HELD_OUT_ROWS)
     )
 
 
-def _fit_any(estimator: Estimator, bases: Sequence[Basis], *, batches: Sequence[int], held_out: int) -> Fit:
-    traces: dict[tuple[int, int], Trace] = {}
+class _Shapes:
+    """Short traces by shape, each made once."""
 
-    def trace(micro_batch_size: int, seq_len: int) -> Trace:
-        key = micro_batch_size, seq_len
-        if key not in traces:
-            traces[key] = estimator.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
-        return traces[key]
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self._traces: dict[Shape, Trace] = {}
 
+    def trace(self, shapes: Sequence[Shape]) -> list[Trace]:
+        missing = [shape for shape in shapes if shape not in self._traces]
+        if missing:
+            self._traces.update(zip(missing, self.estimator.short_traces(missing), strict=True))
+        return [self._traces[shape] for shape in shapes]
+
+
+def _shapes(basis: Basis, batches: Sequence[int]) -> list[Shape]:
+    lengths = range(1, max(power for _, power in basis) + 2)
+    return [(batch, UNIT_SEQ_LEN * length) for length in lengths for batch in batches]
+
+
+def _fit_any(shapes: _Shapes, bases: Sequence[Basis], *, batches: Sequence[int], held_out: int) -> Fit:
     for basis in bases:
-        lengths = range(1, max(power for _, power in basis) + 2)
-        shapes = [(batch, UNIT_SEQ_LEN * length) for length in lengths for batch in batches]
         try:
-            found = _fit([(shape, trace(*shape)) for shape in shapes], basis)
-            _check(found, trace(held_out, HELD_OUT_SEQ_LEN), micro_batch_size=held_out)
+            return _fit(shapes, basis, batches=batches, held_out=(held_out, HELD_OUT_SEQ_LEN))
         except NotAffine:
             if basis is bases[-1]:
                 raise
-            continue
-        return found
     raise AssertionError("the last basis raises or returns")
 
 
-def _fit(traces: Sequence[tuple[tuple[int, int], Trace]], basis: Basis) -> Fit:
-    first = traces[0][1]
-    for _, trace in traces[1:]:
+def _fit(shapes: _Shapes, basis: Basis, *, batches: Sequence[int], held_out: Shape) -> Fit:
+    """Fit the short traces: the depth is what one of them grows to, and the held-out one must grow to the same."""
+    fitted = _shapes(basis, batches)
+    traces = shapes.trace([*fitted, held_out])
+    first = traces[0]
+    for trace in traces[1:]:
         if list(map(_shape_of, trace.events)) != list(map(_shape_of, first.events)):
             raise NotAffine("the operators differ between shapes")
-    shapes = np.array([shape for shape, _ in traces], dtype=np.float64)
-    measured = np.array([[event.num_bytes for event in trace.events] for _, trace in traces], dtype=np.float64)
-    terms = _terms(basis, shapes[:, 0], shapes[:, 1])
-    coefficients = np.linalg.solve(terms, measured)
+    points = np.array(fitted, dtype=np.float64)
+    measured = np.array([[event.num_bytes for event in trace.events] for trace in traces[:-1]], dtype=np.float64)
+    coefficients = np.linalg.solve(_terms(basis, points[:, 0], points[:, 1]), measured)
     # Exact polynomials have exact coefficients in powers of two over the shapes' own products; what is left is noise.
-    sizes = np.where(np.abs(coefficients) < 1e-6, 0.0, coefficients).T
+    short = np.where(np.abs(coefficients) < 1e-6, 0.0, coefficients).T
+    deep, sources = shapes.estimator.deepen(first, shape=fitted[0])
+    sizes = short[list(sources)]
+    grown = zip(deep.events, sources, strict=True)
+    sizes[:, 0] += [event.num_bytes - first.events[index].num_bytes for event, index in grown]
     live = np.cumsum(sizes, axis=0)
-    live[:, 0] += first.initial_bytes
-    return Fit(first, basis, sizes, _candidates(live))
+    live[:, 0] += deep.initial_bytes
+    found = Fit(deep, basis, sizes, _candidates(live))
+    _check(found, shapes.estimator.deepen(traces[-1], shape=held_out)[0], shape=held_out)
+    return found
 
 
-def _check(found: Fit, held_out: Trace, *, micro_batch_size: int) -> None:
-    predicted = found.at(micro_batch_size, HELD_OUT_SEQ_LEN)
-    if [event.num_bytes for event in predicted.events] != [event.num_bytes for event in held_out.events]:
+def _check(found: Fit, held_out: Trace, *, shape: Shape) -> None:
+    if list(map(_shape_of, found.trace.events)) != list(map(_shape_of, held_out.events)):
+        raise NotAffine("the depth grows otherwise at a shape that was not fitted")
+    if found.event_bytes(*shape) != [event.num_bytes for event in held_out.events]:
         raise NotAffine("a shape that was not fitted has other sizes")
 
 
 def _candidates(live: Floats) -> Floats:
     """Rows that no other row exceeds in every term: all others are never the peak, as B and S are positive."""
     rows = np.unique(live, axis=0)
-    rows = rows[np.argsort(-rows.sum(axis=1))]
     kept: list[Floats] = []
-    for row in rows:
-        if not any(np.all(other >= row) for other in kept):
-            kept.append(row)
+    while len(rows):
+        # No other row exceeds the one with the largest sum; what it exceeds is done with.
+        highest = rows[np.argmax(rows.sum(axis=1))]
+        kept.append(highest)
+        rows = rows[(rows > highest).any(axis=1)]
     return np.stack(kept)
 
 

@@ -47,12 +47,26 @@ def accelerator_kernels() -> Iterator[None]:
             setattr(functional, name, function)
 
 
-def corrected(func: Any, args: Any, result: Any) -> Any:
-    """What the operator really returns, where torch's fake implementation is wrong: the statistics that batch norm
-    keeps for backward have the dtype of its weights, not of its input."""
+def run_fake(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator on fake tensors. What it really returns, where torch's fake implementation is wrong: the
+    statistics that batch norm keeps for backward have the dtype of its weights, not of its input, and products of
+    groups (experts) take any floating format, not bfloat16 alone."""
+    if func is torch.ops.aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+        half = [value.to(torch.bfloat16) if index < 2 else value for index, value in enumerate(args)]
+        return _like_in(func(*half, **kwargs), args[0].dtype)
+    result = func(*args, **kwargs)
     if func is torch.ops.aten.native_batch_norm.default and args[1] is not None and args[1].dtype != args[0].dtype:
         return (result[0], *(torch.empty_like(part, dtype=args[1].dtype) for part in result[1:]))
     return result
+
+
+def _like_in(result: Tensor, dtype: torch.dtype) -> Tensor:
+    """An empty matrix, or one for each group, in another format; rows start at multiples of 16 bytes."""
+    alignment = 16 // dtype.itemsize
+    *groups, rows, columns = result.shape
+    padded = -(-columns // alignment) * alignment
+    strides = (rows * padded, padded, 1) if groups else (padded, 1)
+    return torch.empty_strided(result.shape, strides, dtype=dtype)
 
 
 def _attention(

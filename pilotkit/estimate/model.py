@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,7 +27,7 @@ class FakeModel:
         self.mode = fake_mode()
         with quiet(), explained("building the model"):
             self._model = build_fake(workload.build_model, self.mode, dtype=DTYPES[workload.precision.param_dtype])
-        blocks = find_blocks(self._model, path=workload.blocks)
+        self._blocks = blocks = find_blocks(self._model, path=workload.blocks)
         self.num_blocks = len(blocks) if blocks is not None else 0
         self.period = _period([_signature(block) for block in blocks or ()])
         """Blocks in the shortest run that repeats; 0 when none does."""
@@ -37,13 +40,27 @@ class FakeModel:
         return other
 
     def copy(self, *, num_blocks: int | None) -> tuple[nn.Module, nn.ModuleList | None]:
-        """A model to wrap and train, with its blocks."""
-        with self.mode:
-            model = copy.deepcopy(self._model, _copied_tensors(self._model))
-        blocks = find_blocks(model, path=self.workload.blocks)
-        if blocks is not None and num_blocks is not None:
-            del blocks[num_blocks:]
-        return model, blocks
+        """A model to wrap and train, with its blocks. Only what is kept is copied: a short trace of a deep model costs
+        what one of a shallow model does."""
+        if self._blocks is None:
+            with self.mode:
+                return copy.deepcopy(self._model, _copied_tensors(self._model)), None
+        with self.mode, _cut(self._blocks, num_blocks):
+            memo = _copied_tensors(self._model)
+            model = copy.deepcopy(self._model, memo)
+        return model, memo[id(self._blocks)]
+
+
+@contextmanager
+def _cut(blocks: nn.ModuleList, num_blocks: int | None) -> Iterator[None]:
+    """Inside, the list holds its first `num_blocks` only."""
+    whole = blocks._modules
+    if num_blocks is not None:
+        blocks._modules = dict(islice(whole.items(), num_blocks))
+    try:
+        yield
+    finally:
+        blocks._modules = whole
 
 
 def _copied_tensors(model: nn.Module) -> dict[int, Any]:

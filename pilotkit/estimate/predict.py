@@ -8,12 +8,15 @@ only when the expansion of the first has the second's peaks is any other depth t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pilotkit.estimate.allocator import Replayed, replay
 from pilotkit.estimate.depth import UNITS, NotRepeating, expand, growth_outside, rebuild
 from pilotkit.estimate.events import Trace
+from pilotkit.estimate.helper import Helper
 from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.trace import trace_fake
@@ -23,6 +26,9 @@ NOT_TRACED = (
     "context, library workspaces and communication buffers are not traced: they stand as overhead",
     "scratch memory inside one kernel is not traced",
 )
+
+Shape = tuple[int, int]
+"""Micro-batch size and sequence length."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +82,17 @@ class Estimator:
     Raises EstimateError for a model that cannot be traced, here and in `predict`.
     """
 
-    def __init__(self, workload: Workload, *, source: FakeModel | None = None) -> None:
+    def __init__(self, workload: Workload, *, source: FakeModel | None = None, helper: Helper | None = None) -> None:
         self.workload = workload
         self.source = source or FakeModel(workload)
+        self.helper = helper
         self._num_units = self.source.num_blocks // self.source.period if self.source.period else 0
         self.is_expanded = self._num_units > UNITS + 1
         """Whether deeper traces follow from short ones; false for a shallow model, and once they did not."""
         self._growths: dict[int, list[int]] = {}
         """Bytes that each event of three units grows by with a further unit, by the number of events."""
+        self._is_proven: set[bool] = set()
+        """Whether a batch of one, and one of several rows (which need copies), were compared at four units."""
 
     def spread(
         self, *, strategy: str, dp_replicate: int = 1, dp_shard: int = 1, grad_accum_steps: int | None = None
@@ -96,7 +105,7 @@ class Estimator:
             dp_shard=dp_shard,
             grad_accum_steps=grad_accum_steps or self.workload.grad_accum_steps,
         )
-        return Estimator(workload, source=self.source.like(workload))
+        return Estimator(workload, source=self.source.like(workload), helper=self.helper)
 
     def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
         """Memory and operators of one shape."""
@@ -113,45 +122,84 @@ class Estimator:
 
     def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
         """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
-        if self.is_expanded:
-            expanded = self._expanded(micro_batch_size=micro_batch_size, seq_len=seq_len)
-            if expanded is not None:
-                return expanded
-            self.is_expanded = False
-        return trace_fake(self.source, micro_batch_size=micro_batch_size, seq_len=seq_len, counts_operators=True)
-
-    def _expanded(self, *, micro_batch_size: int, seq_len: int) -> Trace | None:
-        three = self._short(UNITS, micro_batch_size=micro_batch_size, seq_len=seq_len)
+        shape = micro_batch_size, seq_len
         try:
-            # The growth of what is outside of the blocks is the same at every shape with the same events.
-            if len(three.events) not in self._growths:
-                four = self._short(UNITS + 1, micro_batch_size=micro_batch_size, seq_len=seq_len)
-                growth = growth_outside(three, four)
-                proof = self._at(three, growth, num_units=UNITS + 1)
-                if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
-                    return None
-                self._growths[len(three.events)] = growth
-            return self._at(three, self._growths[len(three.events)], num_units=self._num_units)
+            return self.deepen(self.short_traces([shape], counts_operators=True)[0], shape=shape)[0]
         except NotRepeating:
-            return None
+            self.is_expanded = False
+        return self.short_traces([shape], counts_operators=True)[0]
 
-    def _short(self, num_units: int, *, micro_batch_size: int, seq_len: int) -> Trace:
-        return trace_fake(
-            self.source,
-            micro_batch_size=micro_batch_size,
-            seq_len=seq_len,
-            num_blocks=num_units * self.source.period,
-            counts_operators=num_units == UNITS,
-        )
+    def short_traces(self, shapes: Sequence[Shape], *, counts_operators: bool = False) -> list[Trace]:
+        """A trace of each shape, of three units where the model `is_expanded`, else of the whole depth.
 
-    def _at(self, three: Trace, growth: list[int], *, num_units: int) -> Trace:
+        For `deepen`, the first shape of a kind is traced at four units as well, beside the others.
+        """
+        if not self.is_expanded:
+            return self._traces([(shape, None) for shape in shapes], counts_operators=counts_operators)
+        firsts = {shape[0] == 1: shape for shape in reversed(shapes) if (shape[0] == 1) not in self._is_proven}
+        asked = [(shape, UNITS) for shape in shapes]
+        proofs = [(shape, UNITS + 1) for shape in firsts.values()]
+        found = self._traces([*asked, *proofs], counts_operators=counts_operators)
+        for shape, four in zip(firsts.values(), found[len(asked) :], strict=True):
+            self._prove(found[asked.index((shape, UNITS))], four)
+            self._is_proven.add(shape[0] == 1)
+        return found[: len(asked)]
+
+    def deepen(self, short: Trace, *, shape: Shape) -> tuple[Trace, Sequence[int]]:
+        """The whole depth's trace from a short one, and the event of `short` that each of its events copies.
+
+        Raises NotRepeating where that is not what the model does.
+        """
+        if not self.is_expanded:
+            return short, range(len(short.events))
+        if len(short.events) not in self._growths:
+            self._prove(short, self._traces([(shape, UNITS + 1)], counts_operators=False)[0])
+        growth = self._growths[len(short.events)]
+        if not growth:
+            raise NotRepeating("the expansion of three units has not the peaks of four")
+        return self._at(short, growth, num_units=self._num_units)
+
+    def _prove(self, three: Trace, four: Trace) -> None:
+        """Keep what grows outside of the blocks: it is the same at every shape with the same events."""
+        growth: list[int] = []
+        with suppress(NotRepeating):
+            growth = growth_outside(three, four)
+            proof, _ = self._at(three, growth, num_units=UNITS + 1)
+            if len(proof.events) != len(four.events) or _peak_bytes(proof) != _peak_bytes(four):
+                growth = []
+        self._growths[len(three.events)] = growth
+
+    def _traces(self, asked: Sequence[tuple[Shape, int | None]], *, counts_operators: bool) -> list[Trace]:
+        """Every second one by the helper, if there is one. `asked`: shapes and numbers of units."""
+        tasks: list[dict[str, Any]] = [
+            {
+                "micro_batch_size": batch,
+                "seq_len": seq_len,
+                "num_blocks": num_units * self.source.period if num_units is not None else None,
+                "counts_operators": counts_operators and num_units in (None, UNITS),
+            }
+            for (batch, seq_len), num_units in asked
+        ]
+        helped = {}
+        if self.helper is not None:
+            helped = {index: self.helper.trace(self.workload, **tasks[index]) for index in range(1, len(tasks), 2)}
+        found: dict[int, Trace] = {
+            i: trace_fake(self.source, **task) for i, task in enumerate(tasks) if i not in helped
+        }
+        for index, future in helped.items():
+            error = future.exception()
+            found[index] = trace_fake(self.source, **tasks[index]) if error is not None else future.result()
+        return [found[index] for index in range(len(tasks))]
+
+    def _at(self, three: Trace, growth: list[int], *, num_units: int) -> tuple[Trace, list[int]]:
         events = [
-            dataclasses.replace(event, num_bytes=event.num_bytes + more * (num_units - UNITS)) if more else event
+            event._replace(num_bytes=event.num_bytes + more * (num_units - UNITS)) if more else event
             for event, more in zip(three.events, growth, strict=True)
         ]
         resized = dataclasses.replace(three, events=events)
         period = self.source.period
-        return rebuild(resized, expand(resized, num_units=num_units, period=period), num_units=num_units, period=period)
+        expansion = expand(resized, num_units=num_units, period=period)
+        return rebuild(resized, expansion, num_units=num_units, period=period), expansion.sources
 
 
 def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:

@@ -6,7 +6,6 @@ and refills in place is seen through `UntypedStorage.resize_`. Never keeps a ten
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from pilotkit.estimate.costs import collective_of, operator_of
 from pilotkit.estimate.events import NO_BLOCK, Event, Trace
-from pilotkit.estimate.kernels import corrected
+from pilotkit.estimate.kernels import run_fake
 from pilotkit.estimate.watching import Watch, plain_parts, quiet_propagation, returned, watch_streams
 from pilotkit.meter.memory import watch_resize
 
@@ -87,7 +86,7 @@ class Recorder:
     def finish(self) -> None:
         """Give the events of assigned tensors their blocks."""
         self.trace.events = [
-            dataclasses.replace(event, block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
+            event._replace(block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
             for event in self.trace.events
         ]
 
@@ -116,7 +115,7 @@ class Recorder:
     def _see_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._scalar(args[0])
-        result = corrected(func, args, func(*args, **kwargs))
+        result = run_fake(func, args, kwargs)
         if self._paused or func.namespace in NO_KERNEL:
             return result
         if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pilotkit.estimate.events import NO_BLOCK, Trace
-from pilotkit.estimate.fake import fake_group, quiet
+from pilotkit.estimate.fake import fake_group, nothing_packed, quiet
 from pilotkit.estimate.kernels import accelerator_kernels
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.naming import Sections, add_initial, follow_blocks, name_state
@@ -67,6 +67,8 @@ def trace_fake(
         add_initial(recorder, model, blocks, strategy=workload.strategy)
         follow_blocks(recorder, model, blocks)
         stack.enter_context(mode)
+        if "position_ids" not in row:
+            stack.enter_context(nothing_packed())
         if workload.device_type != "cpu":
             stack.enter_context(accelerator_kernels())
         stack.enter_context(recorder)

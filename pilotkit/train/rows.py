@@ -140,7 +140,7 @@ class RowStream:
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
             collate_fn=_collate,
-            worker_init_fn=_die_with_the_rank if self._num_workers else None,
+            worker_init_fn=die_with_the_rank if self._num_workers else None,
             # A generator of its own: without one the loader draws from torch's, which training draws from.
             generator=torch.Generator().manual_seed(self._order.seed),
             **with_workers,
@@ -202,8 +202,9 @@ def _collate(rows: list[tuple[int, Mapping[str, Tensor]]]) -> tuple[list[int], d
         raise ConfigError([Problem("data.factory", shapes, allowed, fix)]) from error
 
 
-def _die_with_the_rank(_worker: int) -> None:
-    """Ask Linux to kill this loader process with its rank: torch's own look at the parent comes every five seconds."""
+def die_with_the_rank(_worker: int) -> None:
+    """Ask Linux to kill this process, a loader say, with its rank: torch's own look at the parent comes every five
+    seconds."""
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)

@@ -17,7 +17,9 @@ from torch import Tensor
 from pilotkit.config.schema import PilotConfig
 from pilotkit.estimate.analytic import analytic
 from pilotkit.estimate.grid import Grid, NotAffine, fit
+from pilotkit.estimate.helper import Helper
 from pilotkit.estimate.inverse import device_counts, held_of, largest_micro_batch, longest_sequence
+from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.predict import Estimator
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
@@ -34,7 +36,6 @@ def estimate(session: Session) -> dict[str, Any]:
     A model that cannot be traced raises EstimateError, or where `estimate.fallback` says so is counted, its own shape
     alone.
     """
-    train, options = session.config.train, session.config.estimate
     if session.config.precision.float8 != "none":
         raise EstimateError(
             "float8 layers are not traced in this version: estimate the run with precision=bf16_mixed, and measure "
@@ -43,7 +44,13 @@ def estimate(session: Session) -> dict[str, Any]:
     asked = _asked(session)
     gc.freeze()  # a trace collects garbage before it starts: what was imported need not be searched each time
     session.progress(0, 2, label="estimate")
-    estimator = Estimator(workload_of(session))
+    source = FakeModel(workload_of(session))
+    with Helper(source) as helper:
+        return _estimate(session, Estimator(source.workload, source=source, helper=helper), limit=asked["limit_bytes"])
+
+
+def _estimate(session: Session, estimator: Estimator, *, limit: float) -> dict[str, Any]:
+    train, options = session.config.train, session.config.estimate
     shape = {"micro_batch_size": train.micro_batch_size, "seq_len": train.seq_len}
     try:
         result = estimator.predict(**shape).to_dict()
@@ -58,7 +65,7 @@ def estimate(session: Session) -> dict[str, Any]:
         if options.micro_batch_sizes or options.seq_lens:
             result["grid"] = {"points": list(_points(session, estimator, grid)), "how": how}
         if inverse:
-            result["answers"] = _answers(session, estimator, grid, limit=asked["limit_bytes"])
+            result["answers"] = _answers(session, estimator, grid, limit=limit)
     if options.max_devices is not None:
         result["by_devices"] = list(_by_devices(session, estimator, most=options.max_devices))
     session.progress(2, 2, label="estimate")
@@ -69,15 +76,17 @@ def estimate_measured(session: Session) -> dict[str, Any]:
     """Predict every shape that was measured, for comparison. Raises as `estimate`."""
     shapes = _asked(session)["measured"]
     gc.freeze()
-    estimator = Estimator(workload_of(session))
+    source = FakeModel(workload_of(session))
     found: dict[str, Any] = {}
-    for number, shape in enumerate(shapes):
-        session.progress(number, len(shapes), label="estimate what was measured")
-        count = shape["num_devices"]
-        spread = {"ddp": {"dp_replicate": count}, "fsdp": {"dp_shard": count}}.get(shape["strategy"], {})
-        other = estimator.spread(strategy=shape["strategy"], grad_accum_steps=shape["grad_accum_steps"], **spread)
-        predicted = other.predict(micro_batch_size=shape["micro_batch_size"], seq_len=shape["seq_len"]).to_dict()
-        found[shape["key"]] = {name: predicted[name] for name in ("metrics", "work")}
+    with Helper(source) as helper:
+        estimator = Estimator(source.workload, source=source, helper=helper)
+        for number, shape in enumerate(shapes):
+            session.progress(number, len(shapes), label="estimate what was measured")
+            count = shape["num_devices"]
+            spread = {"ddp": {"dp_replicate": count}, "fsdp": {"dp_shard": count}}.get(shape["strategy"], {})
+            other = estimator.spread(strategy=shape["strategy"], grad_accum_steps=shape["grad_accum_steps"], **spread)
+            predicted = other.predict(micro_batch_size=shape["micro_batch_size"], seq_len=shape["seq_len"]).to_dict()
+            found[shape["key"]] = {name: predicted[name] for name in ("metrics", "work")}
     return found
 
 
@@ -109,14 +118,13 @@ def _points(session: Session, estimator: Estimator, grid: Grid | None) -> Iterat
         return
     sizes = np.array(shapes, dtype=np.float64)
     peaks = grid.peak_allocated_bytes(sizes[:, 0], sizes[:, 1])
-    for (micro_batch_size, seq_len), peak in zip(shapes, peaks, strict=True):
+    reserved = grid.all_peak_reserved_bytes(shapes, expandable=expandable, helper=estimator.helper)
+    for (micro_batch_size, seq_len), peak, held in zip(shapes, peaks, reserved, strict=True):
         yield {
             "micro_batch_size": micro_batch_size,
             "seq_len": seq_len,
             "peak_allocated_bytes": round(float(peak)),
-            "peak_reserved_bytes": grid.peak_reserved_bytes(
-                micro_batch_size=micro_batch_size, seq_len=seq_len, expandable=expandable
-            ),
+            "peak_reserved_bytes": held,
         }
 
 

@@ -156,6 +156,41 @@ def build_llama(*, num_layers: int = 3) -> nn.Module:
     )
 
 
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def build_mixtral() -> nn.Module:
+    """Experts that are chosen for each token; transformers multiplies their rows in groups."""
+    import transformers
+
+    config = transformers.MixtralConfig(
+        **TINY,
+        vocab_size=VOCAB,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        output_router_logits=True,
+        use_cache=False,
+    )
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    return model
+
+
+class VisionTransformer(nn.Module):
+    """transformers' own, whose weights are drawn from a truncated normal."""
+
+    def __init__(self) -> None:
+        import transformers
+
+        super().__init__()
+        config = transformers.ViTConfig(**TINY, intermediate_size=64, image_size=32, patch_size=8, num_labels=10)
+        self.body = transformers.AutoModelForImageClassification.from_config(config)
+
+    def forward(self, pixels: Tensor, label: Tensor) -> Output:
+        return Output(self.body(pixel_values=pixels, labels=label).loss)
+
+
 def optimizer(name: str = "adamw", implementation: str = "foreach", momentum: float = 0.0) -> Mapping[str, Any]:
     return {**ADAMW, "name": name, "implementation": implementation, "momentum": momentum}
 
@@ -169,6 +204,7 @@ LLAMA = Workload(build_llama, text_row)
 VISION = Workload(Vision, lambda _: PictureRows()[0])
 PAIRS = Workload(EncoderDecoder, lambda _: PairRows()[0])
 EXPERTS = Workload(Experts, text_row)
+MIXTRAL = Workload(build_mixtral, text_row)
 
 SINGLE: dict[str, Workload] = {
     "gpt": GPT,
@@ -203,6 +239,10 @@ SINGLE: dict[str, Workload] = {
     "vision bf16 mixed": dataclasses.replace(VISION, precision=BF16_MIXED),
     "encoder and decoder": PAIRS,
     "encoder and decoder, bf16": dataclasses.replace(PAIRS, precision=BF16),
+    "vision transformer": Workload(VisionTransformer, lambda _: PictureRows()[0]),
+    "mixtral": MIXTRAL,
+    "mixtral bf16": dataclasses.replace(MIXTRAL, precision=BF16),
+    "mixtral bf16 mixed": dataclasses.replace(MIXTRAL, precision=BF16_MIXED),
     "experts": EXPERTS,
     "experts, sgd, accumulates": dataclasses.replace(EXPERTS, optimizer=optimizer("sgd"), grad_accum_steps=2),
 }

@@ -117,6 +117,29 @@ def test_plain_attention_keeps_the_score_matrix_and_flash_does_not(scenarios: Mo
     assert max(found[False]) < GIB
 
 
+def test_transformers_own_mask_is_not_there_where_a_real_run_has_none(scenarios: ModuleType) -> None:
+    """It looks whether position numbers that it made itself are packed, and assumes so of fake ones: a mask of
+    B x S x S, and an attention kernel that takes it."""
+    workload = dataclasses.replace(scenarios.MIXTRAL, precision=scenarios.BF16, device_type="cuda")
+    assert trace_step(workload, micro_batch_size=2, seq_len=64).attention == ["_scaled_dot_product_flash_attention"]
+
+    def packed(seq_len: int) -> dict[str, Tensor]:
+        return {**scenarios.text_row(seq_len), "position_ids": torch.arange(seq_len) % 32}
+
+    masked = trace_step(dataclasses.replace(workload, read_row=packed), micro_batch_size=2, seq_len=64)
+    assert masked.attention == ["_scaled_dot_product_efficient_attention"]
+
+
+def test_experts_compute_what_their_rows_need(scenarios: ModuleType) -> None:
+    """Two of four experts a token; a layer has 32 x 96 and 48 x 32 weights an expert, and backward is twice forward."""
+    workload = dataclasses.replace(scenarios.MIXTRAL, precision=scenarios.BF16, device_type="cuda")
+    trace = trace_step(workload, micro_batch_size=2, seq_len=64, counts_operators=True)
+    found = [operator for operator in trace.operators if operator.name == "aten::_grouped_mm"]
+    assert {operator.kind for operator in found} == {"matmul"}
+    rows, num_layers = 2 * 64 * 2, 2
+    assert sum(operator.num_flops for operator in found) == 3 * num_layers * 2 * rows * (32 * 96 + 48 * 32)
+
+
 def test_gradients_stay_whole_between_micro_batches_under_fsdp(scenarios: ModuleType) -> None:
     """pilotkit reduces in the last micro-batch only: from the first on, 4 bytes a parameter stay on each of 8 ranks."""
     spread = scenarios.spread(scenarios.LLAMA, "fsdp", 8)
