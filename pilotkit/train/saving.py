@@ -13,6 +13,7 @@ In the order in which they are called, on every rank:
 from __future__ import annotations
 
 import pickle
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,13 @@ def prepare(path: Path, *, part: Path, rank: int) -> None:
     problem = gather_objects(problem)[0]
     if problem:
         raise CheckpointError(problem)
+    # torch's writer makes the folder on every node: each would keep its own share, and none of them a checkpoint.
+    blind = sorted({host for host in gather_objects("" if part.is_dir() else socket.gethostname()) if host})
+    if blind:
+        raise CheckpointError(
+            f"{path}: cannot be saved: {', '.join(blind)} does not see the folder that rank 0 made; a checkpoint of "
+            "several nodes needs one folder that all of them share"
+        )
 
 
 def collect(trainer: Trainer, *, config_text: str, lock_text: str, eval_loss: float | None) -> Content:
