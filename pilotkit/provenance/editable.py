@@ -23,25 +23,36 @@ _CODE_SUFFIXES = (".py", ".so", ".pyd")
 
 def with_code(distributions: Sequence[Distribution], *, exclude: Sequence[Path] = ()) -> list[Distribution]:
     """The same distributions, the editable ones with `code` and `code_state`. `exclude` as for `read_git`."""
-    return [_with_code(item, exclude) if item.origin == "editable" else item for item in distributions]
+    # Once a folder: a folder on the path may hold hundreds that no installer has put there, and a repository several.
+    looked: dict[str, tuple[str | None, str | None]] = {}
+    found = []
+    for item in distributions:
+        if item.origin == "editable":
+            key = item.name if item.name == "pilotkit" else item.source or ""
+            if key not in looked:
+                looked[key] = _look(item, exclude)
+            code, code_state = looked[key]
+            found.append(dataclasses.replace(item, code=code, code_state=code_state))
+        else:
+            found.append(item)
+    return found
 
 
-def _with_code(item: Distribution, exclude: Sequence[Path]) -> Distribution:
+def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str | None]:
+    """Digest of the code, and what git says about it; both None when it cannot be read."""
     if item.name == "pilotkit":  # the code that is running now, which may come from another place on the path
         own = Path(pilotkit.__file__).parent
-        state = read_git(own, exclude=exclude, with_digest=False).state
-        return dataclasses.replace(item, code=_code_below(own), code_state=state)
+        return _code_below(own), read_git(own, exclude=exclude, with_digest=False).state
     folder = Path(unquote(urlsplit(item.source or "").path))
     if not item.source or not folder.is_dir():
-        return item
+        return None, None
     git = read_git(folder, exclude=exclude)
     if git.state != "unknown":
-        code = digest_of([read_tree(folder, exclude=exclude), git.diff_digest])
-        return dataclasses.replace(item, code=code, code_state=git.state)
+        return digest_of([read_tree(folder, exclude=exclude), git.diff_digest]), git.state
     try:
-        return dataclasses.replace(item, code=_code_below(folder), code_state=git.state)
+        return _code_below(folder), git.state
     except (OSError, ConfigError):
-        return item
+        return None, None
 
 
 def _code_below(folder: Path) -> str:

@@ -15,8 +15,8 @@ from pilotkit.errors import CheckpointError
 from pilotkit.records import manifest
 from pilotkit.records.checkpoint_store import CheckpointStore, Partial
 from pilotkit.records.manifest import Entry
-from pilotkit.records.pickles import refused_pickle
-from pilotkit.records.tensor_index import SavedTensor, read_tensors
+from pilotkit.records.pickles import refused_pickle, refused_pieces
+from pilotkit.records.tensor_index import Piece, SavedTensor, read_tensors
 
 INDEX_FILE = ".metadata"
 MOST_THREADS = 8
@@ -99,10 +99,20 @@ def _damage(path: Path, entries: Sequence[Entry]) -> list[str]:
 def _look_inside(path: Path, entries: Sequence[Entry]) -> tuple[list[SavedTensor], list[str]]:
     """Tensors by the index; a pickle outside the forms that `weights_only` reads is a problem."""
     sizes = {entry.name: entry.num_bytes for entry in entries}
-    problems = [text for name in sizes if name != INDEX_FILE and (text := refused_pickle(path / name))]
-    if INDEX_FILE not in sizes:
-        return [], problems
-    try:
-        return read_tensors(path / INDEX_FILE, file_sizes=sizes), problems
-    except CheckpointError as error:
-        return [], [*problems, *str(error).splitlines()]
+    tensors: list[SavedTensor] = []
+    pieces: list[Piece] = []
+    problems: list[str] = []
+    if INDEX_FILE in sizes:
+        try:
+            tensors, pieces = read_tensors(path / INDEX_FILE, file_sizes=sizes)
+        except CheckpointError as error:
+            problems = str(error).splitlines()
+    by_file: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_file.setdefault(piece.file, []).append(piece)
+    for name in sizes:
+        if name in by_file:
+            problems += refused_pieces(path / name, by_file[name])
+        elif name != INDEX_FILE and (text := refused_pickle(path / name)):
+            problems.append(text)
+    return tensors, problems

@@ -5,6 +5,7 @@
         latest                  the name of the newest one, replaced in one piece after that
         .step-0000000200.part/  a save that is going on, or was cut short; `saving.json` in it says by whom
         .step-0000000050.gone/  one that retention took away, until its files are deleted
+        .step-0000000300.damaged/   one that did not verify when a run came back, and went on from an older one
 
 Called by `train.store` and by stage `checkpoint_verify`. Needs no torch, and never touches a save that is in progress.
 """
@@ -30,6 +31,8 @@ SAVING_FILE = "saving.json"
 STEP_NAME = re.compile(r"step-(\d{10,})")
 # A saver on another machine cannot be asked; one that wrote nothing for this long is taken for dead.
 SILENT_SECONDS = 15 * 60.0
+GONE_SUFFIX, DAMAGED_SUFFIX = ".gone", ".damaged"
+LEFT_SUFFIXES = (".part", GONE_SUFFIX, DAMAGED_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,7 @@ class CheckpointStore:
         """
         if not self.root.is_dir():
             return []
-        found = [
-            path for path in self.root.iterdir() if path.name.startswith(".") and path.suffix in (".part", ".gone")
-        ]
+        found = [path for path in self.root.iterdir() if path.name.startswith(".") and path.suffix in LEFT_SUFFIXES]
         return [_describe(path, silent_seconds=silent_seconds) for path in sorted(found)]
 
     def clean(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
@@ -123,10 +124,15 @@ class CheckpointStore:
             kept.add(best_of(whole))
         removed = [path for path in whole if path not in kept]
         for path in removed:
-            gone = path.with_name(f".{path.name}.gone")
-            os.rename(path, gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(_set_aside(path, GONE_SUFFIX), ignore_errors=True)
         return removed
+
+    def set_aside_damaged(self, path: Path) -> Path:
+        """Take the name from a checkpoint that did not verify; its files stay, for who wants to look. Raises OSError.
+
+        A run that goes on from an older one will save at this step again, and a retention must not count this one.
+        """
+        return _set_aside(path, DAMAGED_SUFFIX)
 
 
 def kept_of(names: Sequence[str], retention: Retention) -> set[str]:
@@ -141,6 +147,14 @@ def best_of(paths: Sequence[Path]) -> Path | None:
     """The checkpoint with the lowest evaluation loss; None when none was saved with one."""
     losses = [(float(loss), path) for path in paths if (loss := manifest.read_about(path).get("eval_loss")) is not None]
     return min(losses)[1] if losses else None
+
+
+def _set_aside(path: Path, suffix: str) -> Path:
+    """Rename, over what an earlier time may have left under that name."""
+    aside = path.with_name(f".{path.name}{suffix}")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(path, aside)
+    return aside
 
 
 def part_of(path: Path) -> Path:
@@ -197,8 +211,10 @@ def _describe(path: Path, *, silent_seconds: float) -> Partial:
             status = file.stat()
             num_bytes += 0 if file.is_dir() else status.st_size
             newest = max(newest, status.st_mtime)
-    if path.suffix == ".gone":
+    if path.suffix == GONE_SUFFIX:
         return Partial(path, num_bytes, False, "its deletion was cut short")
+    if path.suffix == DAMAGED_SUFFIX:
+        return Partial(path, num_bytes, False, "it did not verify, and a run went on from an older one")
     is_in_progress, reason = _progress(path, silence=time.time() - newest, enough=silent_seconds)
     return Partial(path, num_bytes, is_in_progress, reason)
 

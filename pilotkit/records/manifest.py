@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,9 @@ def _check_inside(path: Path, entries: Iterable[Entry]) -> None:
 def foreign(folder: Path, entries: Iterable[Entry]) -> list[str]:
     """Files that lie in the folder and were not part of what was saved, named with the reason."""
     known = {entry.name for entry in entries} | {MANIFEST_FILE}
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+    names = sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+    )
     return [f"{folder / name}: was not saved with this checkpoint" for name in names if name not in known]
 
 
@@ -99,7 +102,11 @@ def damage(folder: Path, entry: Entry) -> str | None:
     """What is wrong with one file, naming it; None when it is as it was written."""
     path = folder / entry.name
     try:
-        num_bytes = path.stat().st_size
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            # A link may lead anywhere, and be led elsewhere after this look; reading a pipe would never end.
+            return f"{path}: is not the plain file that was written"
+        num_bytes = status.st_size
         if num_bytes != entry.num_bytes:
             return f"{path}: {num_bytes} bytes, written with {entry.num_bytes}"
         if sha256_of(path)[1] != entry.sha256:

@@ -52,6 +52,16 @@ class SavedTensor:
     num_chunks: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Where one piece of a tensor lies: file, first byte, bytes."""
+
+    name: str
+    file: str
+    offset: int
+    length: int
+
+
 class _Refused(pickle.UnpicklingError):
     """The pickle asks for something that no index of tensors needs."""
 
@@ -79,8 +89,8 @@ def load_index(path: Path, *, resolve: Resolve) -> Any:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
 
 
-def read_tensors(path: Path, *, file_sizes: dict[str, int]) -> list[SavedTensor]:
-    """Every tensor in the order of names, without torch.
+def read_tensors(path: Path, *, file_sizes: dict[str, int]) -> tuple[list[SavedTensor], list[Piece]]:
+    """Every tensor in the order of names, and every piece of them; without torch.
 
     Raises CheckpointError as `load_index`, and when a piece lies outside the files (`file_sizes` in bytes, by name), or
     when the pieces of a tensor do not make the whole.
@@ -96,12 +106,14 @@ def read_tensors(path: Path, *, file_sizes: dict[str, int]) -> list[SavedTensor]
         if num_elements != _product(shape):
             problems.append(f"{path}: {name}: {num_elements} elements saved of {_product(shape)}")
         tensors.append(SavedTensor(name, str(_dtype_of(value)), shape, len(value.chunks)))
+    pieces = []
     for place, piece in index.storage_data.items():
+        pieces.append(Piece(place.fqn, piece.relative_path, piece.offset, piece.length))
         if piece.offset + piece.length > file_sizes.get(piece.relative_path, -1):
             problems.append(f"{path}: {place.fqn}: a piece lies outside {piece.relative_path}")
     if problems:
         raise CheckpointError("\n".join(problems))
-    return tensors
+    return tensors, pieces
 
 
 class _StandIn:

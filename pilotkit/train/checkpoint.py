@@ -15,13 +15,11 @@ which is why that is read by `records.tensor_index`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
 from pilotkit.errors import CheckpointError
@@ -36,7 +34,7 @@ from pilotkit.train.saving import (
     finish,
     nothing_left,
     prepare,
-    random_file,
+    read_random_state,
 )
 from pilotkit.train.seeding import set_random_state
 from pilotkit.train.tensor_files import TensorReader, TensorWriter
@@ -116,7 +114,9 @@ def load(
     started = time.perf_counter()
     num_bytes = _verify(path, rank=trainer.rank, world_size=trainer.world_size)
     with explained(path, doing="restored"):
-        saved = json.loads((path / SCALARS_FILE).read_text(encoding="utf-8"))
+        saved = scalars.read(path / SCALARS_FILE)
+        # Read before anything is restored: what is refused here leaves the trainer as it was.
+        random_state = read_random_state(path, trainer.rank)
     accept_config(saved["config_text"])
     accept_lock(saved.get("lock_text", ""))
     with explained(path, doing="restored"):
@@ -129,9 +129,8 @@ def load(
         groups = scalars.param_groups(saved)
         restore_tensors(trainer.model, trainer.optimizer, tensors, param_groups=groups)
         scalars.restore(trainer, saved)
-        state_file = random_file(path, trainer.rank)
-        if state_file.is_file():
-            set_random_state(torch.load(state_file, weights_only=True), device=trainer.device)
+        if random_state is not None:
+            set_random_state(random_state, device=trainer.device)
         synchronize_ranks()
     seconds = time.perf_counter() - started
     return LoadedCheckpoint(path, trainer.step, num_bytes, seconds, saved["world_size"])

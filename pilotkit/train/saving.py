@@ -12,6 +12,8 @@ In the order in which they are called, on every rank:
 
 from __future__ import annotations
 
+import pickle
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from pilotkit.errors import CheckpointError, ConfigError
 from pilotkit.records import atomic, checkpoint_store, manifest
+from pilotkit.records.pickles import refused_pickle
 from pilotkit.train import scalars
 from pilotkit.train.ranks import gather_objects
 from pilotkit.train.seeding import random_state
@@ -61,6 +64,13 @@ def prepare(path: Path, *, part: Path, rank: int) -> None:
     problem = gather_objects(problem)[0]
     if problem:
         raise CheckpointError(problem)
+    # torch's writer makes the folder on every node: each would keep its own share, and none of them a checkpoint.
+    blind = sorted({host for host in gather_objects("" if part.is_dir() else socket.gethostname()) if host})
+    if blind:
+        raise CheckpointError(
+            f"{path}: cannot be saved: {', '.join(blind)} does not see the folder that rank 0 made; a checkpoint of "
+            "several nodes needs one folder that all of them share"
+        )
 
 
 def collect(trainer: Trainer, *, config_text: str, lock_text: str, eval_loss: float | None) -> Content:
@@ -96,6 +106,21 @@ def finish(
 
 def random_file(folder: Path, rank: int) -> Path:
     return folder / f"random-{rank}.pt"
+
+
+def read_random_state(folder: Path, rank: int) -> dict[str, Any] | None:
+    """The generators of a rank; None for one that was not there. Raises CheckpointError: nothing else is unpickled."""
+    path = random_file(folder, rank)
+    if not path.is_file():
+        return None
+    try:
+        state = torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        refused = refused_pickle(path)
+        raise CheckpointError(refused or f"{path}: cannot be read ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds no random states")
+    return state
 
 
 @contextmanager

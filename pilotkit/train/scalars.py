@@ -5,6 +5,7 @@ Python writes a float so that it reads back to the same bits, so a learning rate
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from pilotkit.train.tensors import plain_name
 from pilotkit.train.trainer import Trainer
 
 SCALARS_VERSION = 1
+NAMES = {
+    *("version", "world_size", "step", "tokens_seen", "num_skipped_steps", "rows", "scheduler", "scaler"),
+    *("param_groups", "config_text", "lock_text", "frozen"),
+}
 ADDED_SINCE = {"lock_text", "frozen"}
 """What a checkpoint of this version may lack: it was saved before these were written down."""
 
@@ -38,7 +43,26 @@ def collect(trainer: Trainer, *, config_text: str, lock_text: str = "") -> dict[
         "lock_text": lock_text,
         "frozen": frozen_names(trainer.model),
     }
+    assert plain.keys() == NAMES, plain.keys() ^ NAMES
     return plain
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `collect` gave, from its file. Raises CheckpointError when it is not that, OSError as the disk does."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(saved, dict):
+        raise CheckpointError(f"{path}: holds no training state")
+    if saved.get("version") != SCALARS_VERSION:
+        raise CheckpointError(
+            f"{path}: version {saved.get('version')!r} is not known (this pilotkit reads {SCALARS_VERSION})"
+        )
+    missing = sorted(NAMES - ADDED_SINCE - saved.keys())
+    if missing:
+        raise CheckpointError(f"{path}: lacks {', '.join(missing)}")
+    return saved
 
 
 def frozen_names(model: nn.Module) -> list[str]:
@@ -48,15 +72,10 @@ def frozen_names(model: nn.Module) -> list[str]:
 
 def check(trainer: Trainer, saved: dict[str, Any], *, path: Path) -> None:
     """Raises CheckpointError when this run cannot take what was saved, ConfigError when the data are others."""
-    if saved.get("version") != SCALARS_VERSION:
-        raise CheckpointError(
-            f"{path}: version {saved.get('version')!r} is not known (this pilotkit reads {SCALARS_VERSION})"
-        )
     trainer.train_rows.check_state_dict(saved["rows"])
-    problems = []
+    problems: list[str] = []
     expected = collect(trainer, config_text="")
-    for name in sorted((expected.keys() ^ saved.keys()) - ADDED_SINCE):
-        problems.append(f"only one side has: {name}")
+    problems += [f"saved but not known to this run: {name}" for name in sorted(saved.keys() - NAMES)]
     then, now = set(saved.get("frozen", expected["frozen"])), set(expected["frozen"])
     problems += [f"frozen when it was saved, trained here: {name}" for name in sorted(then - now)]
     problems += [f"trained when it was saved, frozen here: {name}" for name in sorted(now - then)]

@@ -29,6 +29,7 @@ from pilotkit.errors import CheckpointError
 from pilotkit.records import manifest
 from pilotkit.records.checkpoint_check import INDEX_FILE
 from pilotkit.records.digests import DigestedStream
+from pilotkit.records.pickles import FileSlice
 from pilotkit.records.tensor_index import load_index
 
 LOCAL_HEADER_BYTES = 30  # of a zip archive, before the name and the extra field
@@ -177,38 +178,10 @@ class _TensorPickle(pickle.Unpickler):
         return str(pid[1])
 
 
-class _Slice(io.RawIOBase):
-    """A part of a file as a file of its own, for zipfile."""
-
-    def __init__(self, stream: Any, start: int, length: int) -> None:
-        self._stream, self._start, self._length, self._place = stream, start, length, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._length}[whence]
-        self._place = max(base + offset, 0)
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def readinto(self, buffer: Any, /) -> int:
-        view = memoryview(buffer)[: max(self._length - self._place, 0)]
-        self._stream.seek(self._start + self._place)
-        count: int = self._stream.readinto(view)
-        self._place += count
-        return count
-
-
 def _record_in(stream: Any, start: int, length: int) -> _Record | None:
     """What torch.save wrote there, when it is one tensor in native byte order; None when it is anything else."""
     try:
-        with zipfile.ZipFile(cast(Any, _Slice(stream, start, length))) as archive:
+        with zipfile.ZipFile(cast(Any, FileSlice(stream, start, length))) as archive:
             [data] = [info for info in archive.infolist() if "/data/" in info.filename]
             folder = data.filename.partition("/")[0]
             about = _TensorPickle(io.BytesIO(archive.read(f"{folder}/data.pkl"))).load()

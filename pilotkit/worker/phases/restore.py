@@ -119,7 +119,8 @@ def load_checked(session: Session, built: Built, path: Path) -> checkpoint.Loade
     }
     if not is_store(path):
         return checkpoint.load(built.trainer, path, **options)
-    loaded = load_newest(CheckpointStore(path), built.trainer, **options)
+    # The proof looks at a folder that is somebody's: it changes nothing there.
+    loaded = load_newest(CheckpointStore(path), built.trainer, set_aside=False, **options)
     if loaded is None:
         raise CheckpointError(f"{path}: holds no checkpoint that could be loaded")
     return loaded

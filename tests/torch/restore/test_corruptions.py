@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import os
 import pickle
 import shutil
@@ -13,9 +16,11 @@ import pytest
 import torch
 
 import pilotkit
-from pilotkit.records import manifest
+from pilotkit.records import checkpoint_store, manifest
 from pilotkit.records.checkpoint_check import check, check_store, newest_sound
 from pilotkit.records.checkpoint_store import CheckpointStore, Retention
+from pilotkit.records.pickles import refused_pieces
+from pilotkit.records.tensor_index import Piece
 from pilotkit.train import checkpoint
 from pilotkit.train.checkpoint import CheckpointError
 from pilotkit.train.store import load_newest, save_step
@@ -57,10 +62,64 @@ def test_a_sealed_payload_is_refused_and_not_executed(name, corruptions, faults,
     assert check(copy).problems == [
         f"{copy / name}: refused: it holds a pickled posix.mkdir, and loading executes nothing"
     ]
-    with pytest.raises(Exception, match=r"posix\.mkdir") as caught:
-        checkpoint.load(workload.build_trainer(), copy)
-    assert isinstance(caught.value, (CheckpointError, pickle.UnpicklingError))
+    trainer = workload.build_trainer(model_seed=99)
+    before = [param.detach().clone() for param in trainer.model.parameters()]
+    with pytest.raises(CheckpointError, match=r"refused: it holds a pickled posix\.mkdir"):
+        checkpoint.load(trainer, copy)
+    assert all(torch.equal(was, now) for was, now in zip(before, trainer.model.parameters(), strict=True))
+    assert trainer.step == 0
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("write", [lambda content, path: path.write_bytes(pickle.dumps(content)), torch.save])
+def test_what_a_file_holds_is_judged_and_not_its_name(write, corruptions, faults, intact, tmp_path):
+    copy = shutil.copytree(intact, tmp_path / "c")
+    write(corruptions.Payload(tmp_path / "executed"), copy / "weights.safetensors")
+    faults.reseal(copy)
+    assert check(copy).problems == [
+        f"{copy}/weights.safetensors: refused: it holds a pickled posix.mkdir, and loading executes nothing"
+    ]
+
+
+def test_a_payload_among_the_tensors_of_a_shard_is_named(corruptions, tmp_path):
+    shard = tmp_path / "__0_0.distcp"
+    pieces = []
+    with open(shard, "wb") as stream:
+        for name, value in [("sound", torch.ones(2)), ("bad", corruptions.Payload(tmp_path / "executed"))]:
+            buffer = io.BytesIO()
+            torch.save(value, buffer)
+            pieces.append(Piece(name, shard.name, stream.tell(), stream.write(buffer.getvalue())))
+    expected = f"{shard}: bad: refused: it holds a pickled posix.mkdir, and loading executes nothing"
+    assert refused_pieces(shard, pieces) == [expected]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_links_are_not_what_was_saved(intact, tmp_path):
+    copy = shutil.copytree(intact, tmp_path / "c")
+    (copy / "random-0.pt").rename(tmp_path / "elsewhere.pt")
+    (copy / "random-0.pt").symlink_to(tmp_path / "elsewhere.pt")
+    (copy / "more").symlink_to(tmp_path)
+    assert check(copy).problems == [
+        f"{copy}/random-0.pt: is not the plain file that was written",
+        f"{copy}/more: was not saved with this checkpoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(lambda plain: [], "holds no training state", id="another kind"),
+        pytest.param(lambda plain: {**plain, "version": 2}, "version 2 is not known", id="version"),
+        pytest.param(lambda plain: {"version": 1}, "lacks config_text, num_skipped_steps", id="names"),
+    ],
+)
+def test_a_sealed_state_that_is_none_is_told(edit, words, faults, workload, intact, tmp_path):
+    copy = shutil.copytree(intact, tmp_path / "c")
+    plain = json.loads((copy / "trainer.json").read_text())
+    (copy / "trainer.json").write_text(json.dumps(edit(plain)))
+    faults.reseal(copy)
+    with pytest.raises(CheckpointError, match=f"trainer.json: {words}"):
+        checkpoint.load(workload.build_trainer(), copy)
 
 
 def test_an_index_that_points_outside_is_refused(faults, workload, intact, tmp_path):
@@ -94,12 +153,55 @@ def test_the_newest_sound_one_is_loaded_and_the_broken_one_named(faults, workloa
     newest = store.path_of(3)
     faults.flip_a_bit(newest / "__0_0.distcp")
     trainer = workload.build_trainer()
-    loaded = load_newest(store, trainer)
+    loaded = load_newest(store, trainer, set_aside=False)
     assert (loaded.step, trainer.step, loaded.path) == (2, 2, store.path_of(2))
     expected = f"{newest}/__0_0.distcp: its content changed since it was written (sha256 differs)"
     assert loaded.passed_over == (expected,)
     assert newest_sound(store.root) == (store.path_of(2), [expected])
     assert [one.is_sound for one in check_store(store.root).checked] == [False, True, True]
+
+
+def test_a_run_that_went_on_from_an_older_one_saves_again_where_the_damaged_one_was(faults, workload, store):
+    """The damaged one must neither forbid that step nor be what a retention keeps instead of a sound one."""
+    faults.flip_a_bit(store.path_of(3) / "__0_0.distcp")
+    trainer = workload.build_trainer()
+    assert load_newest(store, trainer).step == 2
+    assert store.latest() == store.path_of(2)
+    assert store.retain(Retention(keep_last=1)) == [store.path_of(1)]
+    [left] = store.partials()
+    assert (left.path.name, left.is_in_progress) == (".step-0000000003.damaged", False)
+    trainer.train_step()
+    save_step(store, trainer, config_text="", retention=Retention(keep_last=1))
+    assert store.whole() == [store.path_of(3)]
+    assert load_newest(store, workload.build_trainer()).step == 3
+    assert store.clean() == [left]
+
+
+def test_a_disk_that_refuses_what_follows_a_save_loses_nothing(workload, store, monkeypatch):
+    trainer = workload.build_trainer()
+    load_newest(store, trainer)
+    trainer.train_step()
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_store.atomic, "write_text", full)
+        patched.setattr(checkpoint_store, "claim", lambda part: part.mkdir())
+        patched.setattr(manifest.atomic, "write_json", lambda path, value: path.write_text(json.dumps(value) + "\n"))
+        with pytest.raises(CheckpointError, match="is saved, but what follows a save failed: No space left"):
+            save_step(store, trainer, config_text="")
+    assert store.latest() == store.path_of(3)
+    assert load_newest(store, workload.build_trainer()).step == 4
+    assert store.latest() == store.path_of(4)
+
+
+def test_a_deletion_that_was_cut_short_does_not_hinder_the_next_one(store):
+    left = store.root / ".step-0000000001.gone"
+    left.mkdir()
+    (left / "file").touch()
+    assert store.retain(Retention(keep_last=2)) == [store.path_of(1)]
+    assert store.partials() == []
 
 
 def test_all_broken_is_said_and_none_is_a_first_start(faults, workload, store, tmp_path):

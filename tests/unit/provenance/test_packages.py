@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pilotkit.provenance import editable
+from pilotkit.provenance.git import GitState, read_git
 from pilotkit.provenance.packages import Distribution, Origin, installed_distributions, torch_build
 
 
@@ -160,3 +162,21 @@ def test_torch_of_this_environment_stays_out_of_the_process() -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_folder_of_many_that_nobody_installed_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looks: list[Path] = []
+
+    def read(folder: Path, **options: Any) -> GitState:
+        looks.append(folder)
+        return read_git(folder, **options)
+
+    monkeypatch.setattr(editable, "read_git", read)
+    (tmp_path / "a.py").write_text("a = 1\n", encoding="utf-8")
+    many = [Distribution(f"p{number}", "1.0", "editable", tmp_path.as_uri()) for number in range(300)]
+    found = editable.with_code([*many, Distribution("q", "1.0", "index", None)])
+    assert looks == [tmp_path]
+    assert [item.name for item in found] == [*(item.name for item in many), "q"]
+    assert len({item.code for item in found[:-1]}) == 1
+    assert (found[0].code_state, found[-1].code) == ("unknown", None)
+    assert found[0].code is not None
