@@ -154,7 +154,8 @@ def tell_sweep(folder: Path) -> int:
     from pilotkit.records.points import read_points
     from pilotkit.records.record import DONE
     from pilotkit.records.sweeps import has_sweep
-    from pilotkit.report.tables import sweep_table, table_console, varying_keys
+    from pilotkit.report.tables import sweep_table, varying_keys
+    from pilotkit.stages.console import Console
 
     if has_sweep(folder):
         return _tell_submitted(folder)
@@ -162,17 +163,15 @@ def tell_sweep(folder: Path) -> int:
     if not points:
         return EXIT_FAILED  # ended before there was anything to tell; the error says why
     records = [point.record() for point in points]
-    console = table_console(sys.stdout)
-    console.print()
-    console.print(sweep_table(records, varying=varying_keys([point.overrides for point in points])))
+    console = Console(sys.stdout)
+    console.table(sweep_table(records, varying=varying_keys([point.overrides for point in points])))
     counts = {
         status: sum(record.status == status for record in records) for status in sorted({r.status for r in records})
     }
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
     for line in _frontier_lines(folder):
-        console.print(line, soft_wrap=True, markup=False, emoji=False, highlight=False)
-    text = f"\n{len(points)} points: {words}. Records: {folder}"
-    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        console.line(line)
+    console.line(f"{len(points)} points: {words}. Records: {folder}")
     if any(
         record.status not in DONE and not point.is_config_problem for point, record in zip(points, records, strict=True)
     ):

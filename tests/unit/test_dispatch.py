@@ -70,7 +70,9 @@ def test_a_sweep_that_was_refused_has_no_table(tmp_path: Path, capsys: pytest.Ca
 def test_every_point_has_a_row_with_what_sets_it_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_sweep(tmp_path, "ok", "failed", "wrong", "crashed")
     tell_sweep(tmp_path)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []  # in a pipe nothing is filled up with spaces
+    rows = [line.split() for line in lines]
     assert rows[1][:2] == ["status", "train.seq_len"]
     # Those without a run, too, say which point they are.
     assert [row[:2] for row in rows[3:7]] == [["ok", "0"], ["failed", "1"], ["refused", "2"], ["failed", "3"]]
