@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 
 from pilotkit.config.meaning import check_meaning
 from pilotkit.config.schema import PilotConfig
+from pilotkit.config.secret_values import find_secrets
 from pilotkit.config.validate import check_ranges
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.transfer import is_url
@@ -57,7 +58,7 @@ def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
         assert isinstance(plain, dict)
         config = _typed(_escaped(plain))
     _make_absolute(config, launch_dir)
-    return _checked(config)
+    return _checked(config, found=find_secrets("", dataclasses.asdict(config)))
 
 
 def load_file(path: Path) -> PilotConfig:
@@ -95,9 +96,10 @@ def _typed(plain: dict[Any, Any]) -> PilotConfig:
     return config
 
 
-def _checked(config: PilotConfig) -> PilotConfig:
+def _checked(config: PilotConfig, *, found: Sequence[Problem] = ()) -> PilotConfig:
+    """The configuration, when neither what was `found` before nor what is found here speaks against it."""
     # The meaning is looked at even when a range is wrong, as far as it goes: everything is told at once.
-    problems = check_ranges(config)
+    problems = [*found, *check_ranges(config)]
     wrong = {problem.key for problem in problems}
     problems += [problem for problem in check_meaning(config) if wrong.isdisjoint((problem.key, *problem.factors))]
     if problems:

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pilotkit.config.load import problem_of
 from pilotkit.config.schema import PilotConfig
+from pilotkit.config.secret_values import find_secrets
 from pilotkit.config.store import list_groups
 from pilotkit.config.validate import check_value
 from pilotkit.errors import Problem
@@ -84,7 +85,8 @@ def check_overrides(
         except HydraException as error:
             key, _, value = text.partition("=")
             reason = str(error).splitlines()[0]
-            problems.append(Problem(key.lstrip("+~"), value, GRAMMAR, f"Hydra says: {reason}"))
+            hidden = find_secrets(key.lstrip("+~"), value)
+            problems += hidden or [Problem(key.lstrip("+~"), value, GRAMMAR, f"Hydra says: {reason}")]
             continue
         found = _check_one(override, groups=groups, keys=keys)
         if not found and override.is_sweep_override() and not multirun:
@@ -132,6 +134,9 @@ def _needs_multirun(override: Override) -> Problem:
 
 def _check_one(override: Override, *, groups: dict[str, list[str]], keys: dict[str, Key]) -> list[Problem]:
     name = override.key_or_group
+    secrets = [problem for value in _choices(override) for problem in find_secrets(name, value)]
+    if secrets:
+        return secrets  # before anything that would show the value
     if name == "hydra" or name.startswith(("hydra.", "hydra/")):
         return []
     if override.is_delete():
