@@ -1,4 +1,4 @@
-"""A cluster that enforces what a job asked for: its cores, and its memory."""
+"""A cluster that enforces what a job asked for: its cores, its memory, and how many tasks an array may have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cluster import Cluster
 from conftest import running_cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running_cluster(nodes=("cpu-1",), is_strict=True, cores=2) as found:
+    with running_cluster(nodes=("cpu-1",), is_strict=True, cores=2, max_array_size=3) as found:
         yield found
 
 
@@ -38,6 +38,19 @@ def test_cores_and_memory(lab, told) -> None:
     truths = lab.until_final(killed)
     told("more host memory than asked for, enforced by Slurm", truths, None)
     assert truths == [("failed", "killed for more host memory than it asked for; raise cluster.mem_gb")]
+
+
+def test_more_points_than_an_array_may_have(lab) -> None:
+    """R13: MaxArraySize bounds the index, so three points are an array here, and five are two."""
+    for num_points, sizes in ((3, [3]), (5, [3, 2])):
+        sweep = lab.submit(
+            *("stage=lock", f"name=of-{num_points}", f"train.seq_len=range(1,{num_points + 1})", "cluster.mem_gb=1")
+        )
+        manifest = lab.manifest(sweep)
+        per_array = [sum(point["array"] == at for point in manifest["points"]) for at in range(len(manifest["arrays"]))]
+        assert per_array == sizes
+        assert len({array["job_id"] for array in manifest["arrays"]}) == len(sizes)
+        assert lab.until_final(sweep) == [("ok", "")] * num_points
 
 
 def record_of(sweep: Path, index: int) -> dict[str, Any]:
