@@ -8,6 +8,7 @@ Nothing is queued when one point is wrong; nothing stays queued when Slurm refus
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import os
 import secrets
@@ -39,6 +40,7 @@ from pilotkit.launch.slurm_submit import (
 )
 from pilotkit.launch.slurm_view import find_by_name, has_slurm, max_array_size, partitions
 from pilotkit.launch.snapshot import Snapshot, take_snapshot
+from pilotkit.records.owner import Owner
 from pilotkit.records.points import Point, write_point, write_point_config
 from pilotkit.records.sweeps import (
     CODE_FOLDER,
@@ -91,9 +93,10 @@ def submit_sweep(launcher: Any, job_overrides: Sequence[Sequence[str]], first_in
 
 def _open(sweep_dir: Path, candidates: Sequence[Candidate], *, is_first: bool) -> Sweep:
     """A new manifest, or the one that an earlier batch of the same sweep has begun."""
+    submitter = dataclasses.asdict(Owner.of_this_process())
     if not is_first and has_sweep(sweep_dir):
         sweep = read_sweep(sweep_dir)
-        sweep.state = "submitting"
+        sweep.state, sweep.submitter = "submitting", submitter
         return sweep
     claim(sweep_dir)
     config = next(candidate.config for candidate in candidates if candidate.config is not None)
@@ -106,6 +109,7 @@ def _open(sweep_dir: Path, candidates: Sequence[Candidate], *, is_first: bool) -
         hostname=socket.gethostname(),
         launch_dir=str(Path.cwd()),
         wait=config.cluster.wait,
+        submitter=submitter,
     )
 
 

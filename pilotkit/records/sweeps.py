@@ -81,6 +81,8 @@ class Sweep:
     """Variables of somebody else's job that were kept from this one."""
     arrays: list[SweepArray] = field(default_factory=list)
     points: list[SweepPoint] = field(default_factory=list)
+    submitter: dict[str, Any] = field(default_factory=dict)
+    """Whose process submits, as `pilotkit.records.owner` keeps it; empty in older manifests."""
     schema_version: int = SWEEP_SCHEMA_VERSION
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from pilotkit.errors import RecordError
+from pilotkit.records.owner import Owner
 from pilotkit.records.points import Point, read_point
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
@@ -29,6 +31,8 @@ INTERRUPTED = ("running", "cancelled", "preempted")
 
 # A record on a shared file system may be seen a moment after the job is gone.
 RECORD_GRACE_SECONDS = 10.0
+# Composing and queuing thousands of points takes minutes.
+SUBMISSION_SECONDS = 1800.0
 
 ENDS = {
     "CANCELLED": ("cancelled", "cancelled in Slurm"),
@@ -191,11 +195,23 @@ def _without_record(
         return "failed", point.problem
     if record is not None and record.status != "running":
         return record.status, _cause(record)
+    if planned.job_id is None and _is_being_submitted(sweep):
+        return "pending", "it is being submitted"
     if planned.job_id is None:
         words = "refused by Slurm" if sweep.state == "refused" else "its submission was cut short"
         return "vanished", f"no job was queued for it: {words}"
     started = f"started on {point.attempts[-1].get('node', 'a node')}" if point.attempts else "never seen to start"
     return "vanished", f"Slurm no longer knows job {planned.job_id}; {started}, and it left no record"
+
+
+def _is_being_submitted(sweep: Sweep) -> bool:
+    """Whether the process that submits is still at it; from another machine, for as long as that can take."""
+    owner = Owner.from_plain(sweep.submitter)
+    if sweep.state != "submitting" or owner is None:
+        return False
+    if owner.is_of_this_machine:
+        return owner.is_alive_here
+    return time.time() - owner.started < SUBMISSION_SECONDS
 
 
 def exit_words(view: JobView) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from pilotkit.errors import RecordError
+from pilotkit.records.owner import Owner
 from pilotkit.records.points import Point, write_point
 from pilotkit.records.record import Failure, Record
 from pilotkit.records.run_dir import RunDir
@@ -144,3 +147,20 @@ def test_slurms_own_words_in_the_log(tmp_path: Path, line: str, is_told: bool) -
     truth = truth_of(tmp_path, sweep(), planned, view=JobView("FAILED", exit_code="0:9"), complaint="")
     assert truth.status == "failed"
     assert truth.cause == (OVER_MEMORY if is_told else KILLED)
+
+
+def test_a_point_of_a_submission_that_goes_on_is_pending(tmp_path: Path) -> None:
+    """It has no job yet: only a submitter that is gone leaves it without one."""
+    here = Owner.of_this_process()
+    gone = dataclasses.replace(here, started=here.started - 1000)  # the id belongs to another process now
+    cut_short = ("vanished", "no job was queued for it: its submission was cut short")
+    being = ("pending", "it is being submitted")
+    for owner, expected in (
+        (here, being),
+        (gone, cut_short),
+        (dataclasses.replace(here, host="another-login", started=time.time() - 60), being),
+        (dataclasses.replace(here, host="another-login", started=time.time() - 86_400), cut_short),
+    ):
+        going_on = dataclasses.replace(sweep("submitting"), submitter=dataclasses.asdict(owner))
+        truth = truth_of(tmp_path, going_on, SweepPoint(0, []), view=None, complaint="")
+        assert (truth.status, truth.cause) == expected
