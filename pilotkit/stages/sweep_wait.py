@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,10 @@ def wait(sweep_dir: Path, console: Console) -> int:
     """Follow the sweep to its end and return its exit code."""
     try:
         truths = _follow(sweep_dir, console)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if type(stopped) is not KeyboardInterrupt:  # another signal, as when the terminal is closed: nobody to ask
+            _tell_that_jobs_go_on(sweep_dir, console)
+            raise
         return _ask(sweep_dir, console)
     show_truths(truths, console)
     stuck = [truth for truth in truths if truth.is_stuck]
@@ -60,5 +64,10 @@ def _ask(sweep_dir: Path, console: Console) -> int:
         cancelled = cancel_sweep(read_sweep(sweep_dir))
         console.line(f"cancelled: {', '.join(cancelled) or 'nothing was left to cancel'}")
     else:
-        console.line(f"the jobs go on; follow them with pilotkit stage=sweep_status, folder {sweep_dir}")
+        _tell_that_jobs_go_on(sweep_dir, console)
     return EXIT_INTERRUPTED
+
+
+def _tell_that_jobs_go_on(sweep_dir: Path, console: Console) -> None:
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        console.line(f"the jobs go on; follow them with pilotkit stage=sweep_status, folder {sweep_dir}")
