@@ -89,15 +89,16 @@ def test_each_way_to_be_told(lab, told) -> None:
     slow = lab.folder / "slow"
     slow.touch()
     sweep = lab.submit(
-        *(*PILOT, f"+model.kwargs.slow={slow}", "cluster.time_minutes=10,60", "cluster.signal_delay_seconds=510"),
+        *(*PILOT, f"+model.kwargs.slow={slow}", "+model.kwargs.nap=0.5"),
+        *("cluster.time_minutes=10,60", "cluster.signal_delay_seconds=510"),
     )
     jobs = [point["job_id"] for point in lab.manifest(sweep)["points"]]
-    for index in range(2):
+    # A job without srun has no step: only its batch script can be told, which is pilotkit's driver. Each is told as
+    # soon as it steps: on a busy machine the other may begin when this one would have ended.
+    for index, command in enumerate((["scancel", "--batch", "--signal=USR2"], ["scontrol", "requeue"])):
         until(lambda index=index: is_in_ddp(sweep, index))
-    # A job without srun has no step: only its batch script can be told, which is pilotkit's driver.
-    started = time.monotonic()
-    lab.cluster.run("scancel", "--batch", "--signal=USR2", jobs[0])
-    lab.cluster.run("scontrol", "requeue", jobs[1])
+        started = time.monotonic()
+        lab.cluster.run(*command, jobs[index])
     for index, words in enumerate(("its time limit of 10 minutes is near", "sent the job back to the queue")):
         record = until(lambda index=index: saved_and_preempted(sweep, index))
         assert words in record["problem"]["summary"]
