@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "lock_trials.py"
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock_trials", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lock_trials"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-trials = _load()
+with mock.patch.object(sys, "path", [str(Path(__file__).parents[3] / "benchmarks"), *sys.path]):
+    trials: Any = importlib.import_module("lock_trials")
 
 
 @pytest.fixture(scope="module")
