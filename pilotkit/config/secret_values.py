@@ -51,10 +51,11 @@ def _in_arguments(key: str, items: Any) -> list[Problem]:
             expects_secret = False
             continue
         flag = _FLAG.fullmatch(item)
-        is_named = bool(flag and _NAME.search(flag[1].replace("-", "_")))
-        is_given = (expects_secret and not flag) or (is_named and flag is not None and flag[2])
+        name, given = flag.groups() if flag else ("", None)
+        is_named = _NAME.search(name.replace("-", "_")) is not None
+        is_given = (is_named and given) or (expects_secret and not flag)
         found += [_problem(key)] if is_given or _VALUE.search(item) else []
-        expects_secret = is_named and flag is not None and flag[2] is None
+        expects_secret = is_named and given is None
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -38,6 +38,17 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, `owner.name` is `value`: what a library does with real values, fake ones cannot do."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
 def nothing_packed() -> Iterator[None]:
     """transformers looks at the values of position numbers that it made itself: several sequences in a row need a mask,
     and a plain run does not. Of fake ones it assumes the mask; without it, attention takes the kernel of a real run."""
@@ -45,12 +56,8 @@ def nothing_packed() -> Iterator[None]:
     if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
         yield
         return
-    original = masking.find_packed_sequence_indices
-    masking.find_packed_sequence_indices = lambda _position_ids: None
-    try:
+    with replaced(masking, "find_packed_sequence_indices", lambda _position_ids: None):
         yield
-    finally:
-        masking.find_packed_sequence_indices = original
 
 
 def fake_mode() -> FakeTensorMode:
@@ -71,16 +78,9 @@ def build_fake(build_model: Callable[[], nn.Module], mode: FakeTensorMode, *, dt
     return model
 
 
-@contextmanager
-def _no_truncated_draws() -> Iterator[None]:
+def _no_truncated_draws() -> AbstractContextManager[None]:
     """`trunc_normal_` draws again until every value lies in its bounds, and a fake tensor has none to look at."""
-    initializers: Any = nn.init
-    original = initializers._no_grad_trunc_normal_
-    initializers._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
-    try:
-        yield
-    finally:
-        initializers._no_grad_trunc_normal_ = original
+    return replaced(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
 def _replace_tensors(model: nn.Module, mode: FakeTensorMode, *, dtype: torch.dtype) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from pilotkit.estimate.fake import replaced
+
 META = torch.device("meta")
 
 
@@ -47,7 +49,6 @@ class Watch(TorchDispatchMode):
 def watch_streams(holder: HasStream) -> Iterator[None]:
     """FSDP allocates on streams of its own, which share no free memory; on the processor they are stubs."""
     numbers = {id(torch.cpu.current_stream()): 0}
-    original = torch.cpu.stream
 
     @contextmanager
     def stream(entered: Any) -> Iterator[None]:
@@ -58,12 +59,8 @@ def watch_streams(holder: HasStream) -> Iterator[None]:
         finally:
             holder.stream = before
 
-    processor: Any = torch.cpu
-    processor.stream = stream
-    try:
+    with replaced(torch.cpu, "stream", stream):
         yield
-    finally:
-        processor.stream = original
 
 
 @contextmanager

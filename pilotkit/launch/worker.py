@@ -59,14 +59,13 @@ def run_worker(
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
     follower = _Follower(folder, on_progress)
+    variables = environment.variables
     if nodes is None:
         command = worker_command(run_dir.path, phase=phase, nproc=nproc, torchrun=torchrun)
-        variables = environment.variables
     else:
-        timeout = timeout_seconds or MEETING_SECONDS
         program = worker_program(run_dir.path, phase=phase)
-        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout, program=program)
-        variables = nodes.variables(environment.variables)
+        command = _on_nodes(nodes, program, run_dir=run_dir, phase=phase, nproc=nproc, timeout_seconds=timeout_seconds)
+        variables = nodes.variables(variables)
     ended = run_command(
         command,
         folder=folder,
@@ -77,6 +76,13 @@ def run_worker(
         ask_to_stop=folder.stop.touch if can_save else None,
     )
     return judge_ended(folder, ended, torchrun=torchrun), environment
+
+
+def _on_nodes(
+    nodes: Nodes, program: Sequence[str], *, run_dir: RunDir, phase: str, nproc: int, timeout_seconds: float | None
+) -> list[str]:
+    timeout = timeout_seconds or MEETING_SECONDS
+    return nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout, program=program)
 
 
 def judge_ended(folder: PhaseDir, ended: Ended, *, torchrun: bool) -> Outcome:
@@ -119,14 +125,13 @@ def run_script(
     """
     folder = run_dir.phase(phase)
     environment = worker_environment(os.environ, run_dir=run_dir.path, usable_cpus=usable_cpus, nproc=shares)
+    variables = environment.variables
     if nodes is None:
         command = script_command(script, args=args, nproc=nproc, tokens_per_step=tokens_per_step)
-        variables = environment.variables
     else:
-        timeout = timeout_seconds or MEETING_SECONDS
         program = script_program(script, args=args, tokens_per_step=tokens_per_step)
-        command = nodes.command(run_dir.path, phase=phase, nproc=nproc, timeout_seconds=timeout, program=program)
-        variables = nodes.variables(environment.variables)
+        command = _on_nodes(nodes, program, run_dir=run_dir, phase=phase, nproc=nproc, timeout_seconds=timeout_seconds)
+        variables = nodes.variables(variables)
     ended = run_command(
         command,
         folder=folder,

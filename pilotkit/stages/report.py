@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,15 @@ def run(run: Run) -> StageResult:
     order = [chapter.stage for chapter in CHAPTERS]
     records = [run.evidence[stage] for stage in order if stage in run.evidence]
     page = run.page
-    elsewhere = _elsewhere(run)
+    study = find_records(run.output_dir, name=run.config.name).records
+    elsewhere = _elsewhere(run, study)
     text = render_page(
         records,
         verdict=None,
         config_summary=config_summary(run),
         title=run.config.name,
         page_dir=page.parent,
-        sweep_records=_sweep(run),
+        sweep_records=_sweep(run, study),
         elsewhere=elsewhere,
         language=run.config.report.language,
     )
@@ -103,21 +105,23 @@ def config_summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _elsewhere(run: Run) -> dict[str, Record]:
+def _elsewhere(run: Run, study: Sequence[Record]) -> dict[str, Record]:
     """Newest record of each stage that has none here, though the study ran it with other options."""
     shown = {chapter.stage for chapter in CHAPTERS} - {"report"} - set(run.evidence)
-    found = find_records(run.output_dir, name=run.config.name).records
-    return {record.stage: record for record in found if record.stage in shown and record.status != "running"}
+    return {record.stage: record for record in study if record.stage in shown and record.status != "running"}
 
 
-def _sweep(run: Run) -> list[Record]:
+def _sweep(run: Run, study: Sequence[Record]) -> list[Record]:
     """Newest measurement of each point that differs from this run in nothing but its batch and its length."""
-    found = find_records(run.output_dir, name=run.config.name, stage="measure")
     here = _without_swept(dataclasses.asdict(run.config))
     points: dict[tuple[Any, ...], Record] = {}
-    for record in found.records:
+    for record in study:
         train = record.config.get("train", {})
-        if record.status in ("ok", "does_not_fit") and _without_swept(record.config) == here:
+        if (
+            record.stage == "measure"
+            and record.status in ("ok", "does_not_fit")
+            and _without_swept(record.config) == here
+        ):
             points[tuple(train.get(name) for name in SWEPT)] = record
     return list(points.values()) if len(points) > 1 else []
 
