@@ -108,7 +108,8 @@ def main() -> int:
     def metered() -> None:
         with meter.step(), meter.section("all"):
             step()
-        burn(options.planted * length)
+        if options.planted:
+            burn(options.planted * length)
 
     random.seed(0)
     processor: list[float] = []

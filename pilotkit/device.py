@@ -171,6 +171,13 @@ def current_device() -> Device:
     return _cpu()
 
 
+def synchronize_current() -> None:
+    """Wait for the device this process already works on; the processor is never behind."""
+    cuda: Any = torch.cuda  # is_initialized has no types
+    if cuda.is_initialized():
+        cuda.synchronize()
+
+
 def describe_devices() -> dict[str, Any]:
     """What this torch is and sees, as plain JSON; never raises for a missing or broken driver.
 

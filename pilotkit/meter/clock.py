@@ -7,8 +7,8 @@ synchronises inside a step unless told to: that would take away the overlap it i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 
 class StepClock:
@@ -32,48 +32,30 @@ class StepClock:
         self._current: dict[str, float] | None = None
         self._open_sections: list[str] = []
         self._inside_seconds = 0.0
+        self._start = 0.0
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Time one step. Raises RuntimeError inside another step."""
+    def step(self) -> AbstractContextManager[None]:
+        """Time one step. Entering it raises RuntimeError inside another step."""
+        return _Step(self)
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Time a part of the current step.
+
+        Entering it raises RuntimeError outside a step, or inside a section of the same name.
+        """
+        return _Section(self, name)
+
+    def _begin_step(self) -> None:
         if self._current is not None:
             raise RuntimeError("a step was started inside another step")
+        self._synchronize()
         self._current, self._inside_seconds = {}, 0.0
-        try:
-            self._synchronize()
-            start = time.perf_counter()
-            yield
-            self._synchronize()
-            self._record(time.perf_counter() - start, self._current)
-        finally:
-            self._current = None
+        self._start = time.perf_counter()
 
-    @contextmanager
-    def section(self, name: str) -> Iterator[None]:
-        """Time a part of the current step. Raises RuntimeError outside a step, or inside a section of the same name."""
-        sections = self._current
-        if sections is None:
-            raise RuntimeError(f"section {name!r} was started outside a step")
-        if name in self._open_sections:
-            raise RuntimeError(f"section {name!r} was started inside itself")
-        self._open_sections.append(name)
-        try:
-            self._synchronize_section()
-            start = time.perf_counter()
-            yield
-            self._synchronize_section()
-            seconds = time.perf_counter() - start
-            sections[name] = sections.get(name, 0.0) + seconds
-            if len(self._open_sections) == 1:
-                self._inside_seconds += seconds
-        finally:
-            self._open_sections.remove(name)
-
-    def _synchronize_section(self) -> None:
-        if self._synchronize_sections:
-            self._synchronize()
-
-    def _record(self, seconds: float, sections: dict[str, float]) -> None:
+    def _end_step(self) -> None:
+        sections = self._current or {}
+        self._synchronize()
+        seconds = time.perf_counter() - self._start
         for name in sections:
             # A section that is new now did not occur in the steps before.
             self.section_seconds.setdefault(name, [0.0] * len(self.step_seconds))
@@ -81,3 +63,59 @@ class StepClock:
             values.append(sections.get(name, 0.0))
         self.step_seconds.append(seconds)
         self.other_seconds.append(seconds - self._inside_seconds)
+
+    def _begin_section(self, name: str) -> float:
+        if self._current is None:
+            raise RuntimeError(f"section {name!r} was started outside a step")
+        if name in self._open_sections:
+            raise RuntimeError(f"section {name!r} was started inside itself")
+        if self._synchronize_sections:
+            self._synchronize()
+        self._open_sections.append(name)
+        return time.perf_counter()
+
+    def _end_section(self, name: str, start: float) -> None:
+        if self._synchronize_sections:
+            self._synchronize()
+        seconds = time.perf_counter() - start
+        if self._current is None:
+            return  # it outlived its step, whose entry is written
+        self._current[name] = self._current.get(name, 0.0) + seconds
+        if len(self._open_sections) == 1:
+            self._inside_seconds += seconds
+
+
+# Classes and no generators: between two steps of a model the interpreter's own code is out of the caches, where each
+# call costs ten times what it does in a tight loop (benchmarks/bench_meter.py).
+class _Step:
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._clock._begin_step()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._clock._end_step()
+        finally:
+            self._clock._current = None
+
+
+class _Section:
+    __slots__ = ("_clock", "_name", "_start")
+
+    def __init__(self, clock: StepClock, name: str) -> None:
+        self._clock, self._name = clock, name
+
+    def __enter__(self) -> None:
+        self._start = self._clock._begin_section(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._clock._end_section(self._name, self._start)
+        finally:
+            self._clock._open_sections.remove(self._name)

@@ -6,6 +6,7 @@ nothing and needs no compiler.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -27,23 +28,23 @@ class Compilation:
 class CompileWatch:
     """Context manager; `compilations` lists those that happened inside, oldest first.
 
-    torch keeps only the last 64 compilations; a watch over more of them misses the oldest.
+    torch keeps only the last 64 compilations; a watch over more of them misses the oldest. Where nothing was compiled
+    inside, it costs a look at the newest at each edge.
     """
 
     def __init__(self) -> None:
         self.compilations: list[Compilation] = []
-        # Held and not only their ids: torch lets go of the oldest, and a new one could take its id.
-        self._known: dict[int, Any] = {}
+        self._newest: Any = None
 
     def __enter__(self) -> CompileWatch:
-        self._known = {id(metrics): metrics for metrics in _all()}
+        self._newest = _newest()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.compilations += [_described(metrics) for metrics in _all() if id(metrics) not in self._known]
-        self._known = {}
+        if _newest() is not self._newest:
+            self.compilations += [_described(metrics) for metrics in _since(self._newest) if getattr(metrics, "co_name", None)]
 
     @property
     def seconds(self) -> float:
@@ -81,14 +82,23 @@ def compile_metrics(warmup: list[Compilation], counted: list[Compilation]) -> di
     }
 
 
-def _all() -> list[Any]:
-    import sys
+def _kept() -> list[Any]:
+    """What torch remembers of compilations, oldest first."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    # Without it nothing was compiled in this process; importing it costs seconds.
+    return dynamo.get_compilation_metrics() if dynamo is not None else []
 
-    if "torch._dynamo.utils" not in sys.modules:
-        return []  # nothing was compiled in this process; importing it costs seconds
-    from torch._dynamo.utils import get_compilation_metrics
 
-    return [metrics for metrics in get_compilation_metrics() if getattr(metrics, "co_name", None)]
+def _newest() -> Any:
+    kept = _kept()
+    return kept[-1] if kept else None
+
+
+def _since(known: Any) -> list[Any]:
+    """Those after `known`; all of them where torch no longer has it."""
+    kept = _kept()
+    positions = [position for position, metrics in enumerate(kept) if metrics is known]
+    return kept[positions[0] + 1 :] if positions else kept
 
 
 def _described(metrics: Any) -> Compilation:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from pilotkit.device import Device, current_device
+from pilotkit.device import Device, current_device, synchronize_current
 from pilotkit.errors import ConfigError, OutputError, Problem
 from pilotkit.meter.clock import StepClock
 from pilotkit.meter.compilation import Compilation, CompileWatch, at_limit, compile_metrics
@@ -57,7 +58,7 @@ class StepMeter:
         self.path = Path(chosen) if chosen else None
         self._tokens_per_step = tokens_per_step
         self._num_warmup_steps = num_warmup_steps
-        self._clock = StepClock(synchronize or _synchronize_current)
+        self._clock = StepClock(synchronize or synchronize_current)
         # Of every step of the clock, and of the one that is going on.
         self._compilations: list[list[Compilation]] = []
         self._result: dict[str, Any] | None = None
@@ -66,13 +67,7 @@ class StepMeter:
         """Time one optimizer step, data wait included. Raises RuntimeError inside another step or after `close`."""
         if self._result is not None:
             raise RuntimeError("the meter is closed: no further step can be measured")
-        return self._step()
-
-    @contextmanager
-    def _step(self) -> Iterator[None]:
-        with CompileWatch() as watch, self._clock.step():
-            yield
-        self._compilations.append(watch.compilations)
+        return _MeteredStep(self._clock.step(), self._compilations)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Time a part of the current step; the metric is called `<name>_seconds`. See StepClock.section."""
@@ -137,8 +132,25 @@ class StepMeter:
         }
 
 
-def _synchronize_current() -> None:
-    current_device().synchronize()
+class _MeteredStep:
+    """A step of the clock, with what was compiled inside; appended to `compilations` unless the step raised."""
+
+    __slots__ = ("_compilations", "_step", "_watch")
+
+    def __init__(self, step: AbstractContextManager[None], compilations: list[list[Compilation]]) -> None:
+        self._step, self._compilations, self._watch = step, compilations, CompileWatch()
+
+    def __enter__(self) -> None:
+        self._watch.__enter__()
+        self._step.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._step.__exit__(kind, error, trace)
+        self._watch.__exit__(kind, error, trace)
+        if kind is None:
+            self._compilations.append(self._watch.compilations)
 
 
 def _path_of_rank(path: Path, rank: str) -> Path:
