@@ -44,7 +44,9 @@ class CompileWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if _newest() is not self._newest:
-            self.compilations += [_described(metrics) for metrics in _since(self._newest) if getattr(metrics, "co_name", None)]
+            self.compilations += [
+                _described(metrics) for metrics in _since(self._newest) if getattr(metrics, "co_name", None)
+            ]
 
     @property
     def seconds(self) -> float:
