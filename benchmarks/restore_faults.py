@@ -26,6 +26,7 @@ from pilotkit.config.store import CONFIG_NAME, conf_dir, register_schema
 from pilotkit.errors import ConfigError
 from pilotkit.launch.worker import run_worker
 from pilotkit.records import manifest
+from pilotkit.records.digests import sha256_of
 from pilotkit.records.record import Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.stages.console import Console
@@ -115,7 +116,7 @@ def reseal(path: Path) -> None:
     """A manifest that fits what lies there now, as if the saver itself had written it wrong."""
     about = manifest.read_about(path)
     names = sorted(file.name for file in path.iterdir() if file.name != manifest.MANIFEST_FILE)
-    manifest.write(path, [manifest.describe(path / name) for name in names], about=about)
+    manifest.write(path, [manifest.Entry(name, *sha256_of(path / name)) for name in names], about=about)
 
 
 def edit_scalars(run_dir: RunDir, edit: Callable[[dict[str, Any]], None]) -> None:

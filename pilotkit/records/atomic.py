@@ -35,5 +35,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`write_text` of indented JSON. NaN and infinities are refused: other readers of JSON do not know them."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """`write_text` of `to_json`."""
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON. NaN and infinities are refused with ValueError: other readers of JSON do not know them."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

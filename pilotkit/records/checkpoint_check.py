@@ -5,9 +5,7 @@ Called by stage `checkpoint_verify` and by `restore`. Reads every byte once; cha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from pilotkit.records.pickles import refused_pickle, refused_pieces
 from pilotkit.records.tensor_index import Piece, SavedTensor, read_tensors
 
 INDEX_FILE = ".metadata"
-MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def check(path: Path) -> Checked:
         entries = manifest.read(path)
     except CheckpointError as error:
         return Checked(path, problems=[str(error)])
-    problems = [*_damage(path, entries), *manifest.foreign(path, entries)]
+    problems = [*manifest.damages(path, entries), *manifest.foreign(path, entries)]
     tensors: list[SavedTensor] = []
     if not problems:
         # Only what is as it was written is worth a look inside.
@@ -87,13 +84,6 @@ def newest_sound(root: Path) -> tuple[Path | None, list[str]]:
             return path, problems
         problems += checked.problems
     return None, problems
-
-
-def _damage(path: Path, entries: Sequence[Entry]) -> list[str]:
-    """Several files at a time: hashlib lets go of the interpreter lock."""
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        found = pool.map(lambda entry: manifest.damage(path, entry), entries)
-        return [text for text in found if text]
 
 
 def _look_inside(path: Path, entries: Sequence[Entry]) -> tuple[list[SavedTensor], list[str]]:

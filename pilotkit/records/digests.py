@@ -17,17 +17,21 @@ from typing import Any
 
 CHUNK_BYTES = 4 * 1024**2
 INLINE_BYTES = 64 * 1024
-"""Below this, handing a piece to the other thread costs more than the digest itself."""
-FLUSH_BYTES = 64 * 1024**2
-"""The disk begins with what is written before the last byte is there: a flush at the end alone finds it idle."""
+"""Below this, handing it to the other thread costs more than the digest itself."""
+FLUSH_BYTES = (8 * 1024**2, 64 * 1024**2)
+"""The disk begins with what is written before the last byte is there: a flush at the end alone finds it idle. The first
+comes early, for small files; each waits for twice as much as the one before, up to the second figure, as flushes of a
+large file hold up its writing."""
 
 
 def sha256_of(path: Path) -> tuple[int, str]:
     """Bytes and SHA-256 (hex) of a file: the next piece is read while the last one is digested. Raises OSError."""
+    if path.stat().st_size < INLINE_BYTES:
+        content = path.read_bytes()
+        return len(content), hashlib.sha256(content).hexdigest()
     digest = hashlib.sha256()
     num_bytes = 0
-    size = min(max(path.stat().st_size, 1), CHUNK_BYTES)
-    buffers = [memoryview(bytearray(size)) for _ in range(2)]
+    buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
     pending: Future[None] | None = None
     with open(path, "rb", buffering=0) as stream, ThreadPoolExecutor(1) as pool:
         while count := stream.readinto(buffers[0]):
@@ -51,6 +55,7 @@ class DigestedStream(io.IOBase):
         self._digest = hashlib.sha256()
         self._num_bytes = 0
         self._unflushed = 0
+        self._flush_bytes = FLUSH_BYTES[0]
         self._digester = ThreadPoolExecutor(1)
         self._flusher = ThreadPoolExecutor(1)
         self._flush: Future[None] | None = None
@@ -72,10 +77,11 @@ class DigestedStream(io.IOBase):
                 digested.result()
         self._num_bytes += len(view)
         self._unflushed += len(view)
-        if self._unflushed >= FLUSH_BYTES and (self._flush is None or self._flush.done()):
+        if self._unflushed >= self._flush_bytes and (self._flush is None or self._flush.done()):
             if self._flush is not None:
                 self._flush.result()
             self._unflushed = 0
+            self._flush_bytes = min(2 * self._flush_bytes, FLUSH_BYTES[1])
             self._flush = self._flusher.submit(os.fdatasync, self._raw.fileno())
         return len(view)
 

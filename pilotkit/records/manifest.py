@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pilotkit.records.digests import sha256_of
 
 MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
+MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,28 @@ class Entry:
     sha256: str
 
 
-def describe(path: Path) -> Entry:
-    """Read one file to its end, and flush it to disk."""
-    num_bytes, sha256 = sha256_of(path)
-    with open(path, "rb") as stream:
-        os.fsync(stream.fileno())
-    return Entry(path.name, num_bytes, sha256)
+def write_file(path: Path, content: bytes) -> Entry:
+    """A small file of a folder that has no name yet, flushed; nobody reads it before the folder has its name."""
+    _write_flushed(path, content)
+    return Entry(path.name, len(content), hashlib.sha256(content).hexdigest())
 
 
 def write(folder: Path, entries: Iterable[Entry], *, about: Mapping[str, Any] | None = None) -> None:
-    """Write the manifest, whole or not at all. `about` is what a list of checkpoints shows: step, eval_loss, ..."""
+    """Write the manifest, flushed. `about` is what a list of checkpoints shows: step, eval_loss, ...
+
+    A part of it passes for none: the seal would be missing.
+    """
     files = {entry.name: {"num_bytes": entry.num_bytes, "sha256": entry.sha256} for entry in entries}
     content: dict[str, Any] = {"about": dict(about or {}), "files": dict(sorted(files.items()))}
     sealed = {"version": MANIFEST_VERSION, "sha256": _seal(content), **content}
-    atomic.write_json(folder / MANIFEST_FILE, sealed)
+    _write_flushed(folder / MANIFEST_FILE, atomic.to_json(sealed).encode())
+
+
+def _write_flushed(path: Path, content: bytes) -> None:
+    with open(path, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _seal(content: Mapping[str, Any]) -> str:
@@ -114,3 +124,10 @@ def damage(folder: Path, entry: Entry) -> str | None:
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     return None
+
+
+def damages(folder: Path, entries: Sequence[Entry], *, most_threads: int | None = None) -> list[str]:
+    """What is wrong with these files, in their order. Several at a time: hashlib lets go of the interpreter lock."""
+    with ThreadPoolExecutor(min(most_threads or MOST_THREADS, os.cpu_count() or 1)) as pool:
+        found = pool.map(lambda entry: damage(folder, entry), entries)
+        return [text for text in found if text]

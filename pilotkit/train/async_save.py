@@ -65,7 +65,7 @@ class AsyncSaver:
         with explained(path, doing="saved"), nothing_left(part, rank=trainer.rank):
             prepare(path, part=part, rank=trainer.rank)
             content = collect(trainer, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
-            writer = TensorWriter(part)
+            writer = TensorWriter(part, num_files=2)  # of the copy, which is on the CPU
             tensors = state_dict_saver.async_save(content.tensors, storage_writer=writer, process_group=self._group)
         blocking_seconds = time.perf_counter() - started
 

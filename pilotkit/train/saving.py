@@ -12,6 +12,7 @@ In the order in which they are called, on every rank:
 
 from __future__ import annotations
 
+import io
 import pickle
 import socket
 import warnings
@@ -89,12 +90,11 @@ def finish(
 ) -> int:
     """What belongs to the tensors that were `written`; then the name. Returns the bytes of all ranks."""
     rank = content.rank
-    small = [random_file(part, rank)]
-    torch.save(content.random_state, small[0])
+    random_bytes = io.BytesIO()
+    torch.save(content.random_state, random_bytes)
+    own = [*written, manifest.write_file(random_file(part, rank), random_bytes.getvalue())]
     if rank == 0:
-        small.append(part / SCALARS_FILE)
-        atomic.write_json(small[1], content.scalars)
-    own = [*written, *(manifest.describe(file) for file in small)]
+        own.append(manifest.write_file(part / SCALARS_FILE, atomic.to_json(content.scalars).encode()))
     shares: list[list[manifest.Entry]] = gather_objects(own, group=group)
     entries = sorted((entry for share in shares for entry in share), key=lambda entry: entry.name)
     if rank == 0:

@@ -20,9 +20,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from pilotkit.errors import CheckpointError
@@ -46,12 +47,26 @@ STORAGES = {  # the words that torch.save has for dtypes; one that is not here g
 
 
 class TensorWriter(FileSystemWriter):
-    """DCP's writer; `entries` describes every file that this rank has written."""
+    """DCP's writer; `entries` describes every file that this rank has written.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    Two files side by side where the tensors are on the CPU: torch sums up one for its archive while the other is
+    digested, each of which takes as long as the disk. From an accelerator one file: torch copies ahead only then.
+    """
+
+    def __init__(self, folder: Path, *, num_files: int) -> None:
+        super().__init__(folder, thread_count=num_files)
         self._digested = _DigestedFiles()
         self.fs = self._digested
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Raises what any of torch's threads ran into, which torch itself loses but for the first of them."""
+        written = super().write_data(plan, planner)
+        if self._digested.failures:
+            raise self._digested.failures[0]
+        num_written = len(written.value())
+        if num_written != len(plan.items):  # a file that could not even be opened
+            raise CheckpointError(f"{num_written} of {len(plan.items)} tensors were written")
+        return written
 
     @property
     def entries(self) -> list[manifest.Entry]:
@@ -59,10 +74,15 @@ class TensorWriter(FileSystemWriter):
 
 
 class _DigestedFiles(FileSystem):
-    """Files whose digest is made while they are written."""
+    """Files whose digest is made while they are written.
+
+    `failures`: what went wrong with any that holds tensors. Kept for `TensorWriter.write_data` and not raised: a thread
+    of torch would end with it, or its first one before the others have ended.
+    """
 
     def __init__(self) -> None:
         self.entries: list[manifest.Entry] = []
+        self.failures: list[Exception] = []
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[io.IOBase]:
@@ -72,13 +92,20 @@ class _DigestedFiles(FileSystem):
         def closed(num_bytes: int, sha256: str) -> None:
             self.entries.append(manifest.Entry(name, num_bytes, sha256))
 
-        with super().create_stream(path, mode) as raw:
-            stream = DigestedStream(raw, on_closed=closed) if "w" in mode else None
-            try:
-                yield stream or raw
-            finally:
-                if stream is not None:
-                    stream.close()
+        is_open = False
+        try:
+            with super().create_stream(path, mode) as raw:
+                is_open = True
+                stream = DigestedStream(raw, on_closed=closed) if "w" in mode else None
+                try:
+                    yield stream or raw
+                finally:
+                    if stream is not None:
+                        stream.close()
+        except Exception as error:
+            if not is_open or not name.endswith(DEFAULT_SUFFIX):
+                raise
+            self.failures.append(error)
 
 
 class TensorReader(FileSystemReader):

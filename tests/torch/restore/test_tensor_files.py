@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import warnings
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem
 
+from pilotkit.records.digests import DigestedStream
 from pilotkit.train.tensor_files import STORAGES, TensorReader, TensorWriter
 
 FORMS = {
@@ -32,10 +38,10 @@ def _alone():
         yield
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
+@pytest.fixture(scope="module", params=[1, 2])
+def written(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
-    writer = TensorWriter(folder)
+    writer = TensorWriter(folder, num_files=request.param)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         dcp.save(dict(FORMS), storage_writer=writer, no_dist=True)
@@ -52,6 +58,44 @@ def test_the_writer_knows_every_file_as_it_lies_on_the_disk(written):
     for entry in writer.entries:
         content = (folder / entry.name).read_bytes()
         assert (entry.num_bytes, entry.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+@pytest.mark.parametrize("file", ["__0_0.distcp", "__0_1.distcp"])
+def test_a_file_that_cannot_be_written_fails_the_save_though_another_thread_writes_it(file, tmp_path, monkeypatch):
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    original = FileSystem.create_stream
+
+    @contextmanager
+    def create_stream(self, path, mode):
+        with original(self, path, mode) as raw:
+            if Path(path).name == file:
+                monkeypatch.setattr(DigestedStream, "write", full)
+            yield raw
+
+    monkeypatch.setattr(FileSystem, "create_stream", create_stream)
+    with pytest.raises(CheckpointException, match="No space left on device"):
+        dcp.save(dict(FORMS), storage_writer=TensorWriter(tmp_path, num_files=2), no_dist=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_file_that_another_thread_cannot_open_fails_the_save(tmp_path, monkeypatch):
+    original = FileSystem.create_stream
+
+    @contextmanager
+    def create_stream(self, path, mode):
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError(2, "No such file or directory")
+        opened.wait(10)
+        with original(self, path, mode) as raw:
+            yield raw
+
+    opened = threading.Event()
+    monkeypatch.setattr(FileSystem, "create_stream", create_stream)
+    monkeypatch.setattr(threading, "excepthook", lambda args: opened.set())
+    with pytest.raises(CheckpointException, match=f"of {len(FORMS)} tensors were written"):
+        dcp.save(dict(FORMS), storage_writer=TensorWriter(tmp_path, num_files=2), no_dist=True)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -19,7 +19,7 @@ def test_of_a_file(size, tmp_path):
 
 
 def test_of_what_is_written_in_pieces_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(digests, "FLUSH_BYTES", 100_000)  # several flushes fall between the pieces
+    monkeypatch.setattr(digests, "FLUSH_BYTES", (100_000, 100_000))  # several flushes fall between the pieces
     pieces = [os.urandom(size) for size in (0, 7, digests.INLINE_BYTES, 300_000, 1, 250_000)]
     told = []
     with open(tmp_path / "f", "wb") as raw:

@@ -15,6 +15,7 @@ import pytest
 from pilotkit.errors import CheckpointError, ConfigError
 from pilotkit.records import manifest
 from pilotkit.records.checkpoint_store import Retention
+from pilotkit.records.digests import sha256_of
 from pilotkit.records.remote_store import RemoteStore, fetch_given
 
 SERVER = """
@@ -54,7 +55,7 @@ def saved(folder: Path, step: int, *, eval_loss: float | None = None) -> Path:
     path.mkdir(parents=True)
     (path / "__0_0.distcp").write_bytes(os.urandom(3000) + str(step).encode())
     (path / "trainer.json").write_text(json.dumps({"step": step}))
-    entries = [manifest.describe(path / name) for name in ("__0_0.distcp", "trainer.json")]
+    entries = [manifest.Entry(name, *sha256_of(path / name)) for name in ("__0_0.distcp", "trainer.json")]
     manifest.write(path, entries, about={"step": step, "eval_loss": eval_loss})
     return path
 
