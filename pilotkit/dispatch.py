@@ -248,6 +248,7 @@ def _run(
         console,
         on_created=note_run_dir,
         provenance=provenance or {},
+        sweep_dir=folder.parent if folder is not None else None,
         earlier=earlier,
     )
     if config.stage == "all":

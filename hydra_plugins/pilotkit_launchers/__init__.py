@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher as HydraLocalLauncher
@@ -14,6 +15,17 @@ from pilotkit.config.slurm_options import register_slurm_options
 
 # Hydra imports its plugins to learn of their options: any application may say hydra/launcher=pilotkit_slurm.
 register_slurm_options()
+
+
+class HereLauncher(BasicLauncher):  # type: ignore[misc] # Hydra's plugins have no types
+    """Points one after the other in this process, as Hydra's own does; those of estimates share their traces."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from pilotkit.launch.shared_traces import announce_shapes
+
+        announce_shapes(self, job_overrides)
+        done: Sequence[JobReturn] = super().launch(job_overrides, initial_job_idx)
+        return done
 
 
 class LocalLauncher(HydraLocalLauncher):  # type: ignore[misc] # the plugin has no types

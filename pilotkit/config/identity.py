@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any
 
+from pilotkit.config.batch import batch_arithmetic
 from pilotkit.config.schema import PilotConfig
 
 IDENTITY_SECTIONS = (
@@ -37,7 +38,24 @@ def identity_of(config: PilotConfig) -> dict[str, Any]:
     return identity
 
 
+def traced_digest(config: PilotConfig) -> str:
+    """The same for two runs that one trace serves: they differ in micro-batch size and length, or in an accelerator's
+    figures, which a trace knows nothing of."""
+    plain = identity_of(config)
+    for name in ("micro_batch_size", "seq_len"):
+        del plain["train"][name]
+    plain["hardware"] = {name: plain["hardware"][name] for name in ("device_type", "device_count")}
+    # Of a global batch that was given, another micro-batch makes another number of micro-batches.
+    plain["grad_accum_steps"] = batch_arithmetic(config).grad_accum_steps
+    plain["fallback"] = config.estimate.fallback
+    return _digest(plain)
+
+
 def config_digest(config: PilotConfig) -> str:
     """SHA-256 of the identity as canonical JSON, in hex."""
-    text = json.dumps(identity_of(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _digest(identity_of(config))
+
+
+def _digest(plain: dict[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -30,6 +30,9 @@ MANY: tuple[Basis, ...] = (
 )
 """A batch of one spares copies that more rows need, so it has a fit of its own. In each, the larger basis is tried
 where the smaller does not hold."""
+LATTICE = 32
+"""Kernels round lengths up to multiples of this (the statistics of memory-efficient attention), which is no polynomial:
+the fit speaks of these lengths alone."""
 UNIT_SEQ_LEN = 64
 HELD_OUT_SEQ_LEN = 5 * UNIT_SEQ_LEN
 ONE_ROW, ROWS, HELD_OUT_ROWS = (1,), (2, 3), 5
@@ -54,9 +57,15 @@ class Fit:
 
     def event_bytes(self, micro_batch_size: int, seq_len: int) -> list[int]:
         """Bytes of each event at one point."""
-        terms = _terms(self.basis, np.array([micro_batch_size]), np.array([seq_len]))[0]
+        terms = terms_of(self.basis, np.array([micro_batch_size]), np.array([seq_len]))[0]
         sizes: list[int] = np.rint(self.sizes @ terms).astype(np.int64).tolist()
         return sizes
+
+    def trace_at(self, micro_batch_size: int, seq_len: int) -> Trace:
+        """The whole depth's trace at one point; its operators are those of the shape that was traced."""
+        sizes = self.event_bytes(micro_batch_size, seq_len)
+        events = [event._replace(num_bytes=size) for event, size in zip(self.trace.events, sizes, strict=True)]
+        return dataclasses.replace(self.trace, events=events)
 
     def requests(self, micro_batch_size: int, seq_len: int) -> Iterator[Request]:
         """What the allocator is asked at one point; no events are made for it, as a grid asks hundreds of times."""
@@ -66,7 +75,7 @@ class Fit:
 
     def peaks(self, batches: Floats, lengths: Floats) -> Floats:
         """(points,): the highest of the rows."""
-        terms = _terms(self.basis, batches, lengths)
+        terms = terms_of(self.basis, batches, lengths)
         highest: Floats = terms @ self.live[0]
         for row in self.live[1:]:
             np.maximum(highest, terms @ row, out=highest)
@@ -79,6 +88,15 @@ class Grid:
 
     one: Fit
     many: Fit
+
+    @staticmethod
+    def holds_at(seq_len: int) -> bool:
+        """Whether the fit speaks of this length; another one has to be traced."""
+        return seq_len % LATTICE == 0
+
+    def fit_of(self, micro_batch_size: int) -> Fit:
+        """The fit that holds for a batch of so many rows."""
+        return self.one if micro_batch_size == 1 else self.many
 
     def peak_allocated_bytes(self, micro_batch_sizes: Floats, seq_lens: Floats) -> Floats:
         """Peaks of points, (points,) each, over both steps and the evaluation."""
@@ -107,7 +125,7 @@ class Grid:
 
     def peak_reserved_bytes(self, *, micro_batch_size: int, seq_len: int, expandable: bool) -> int:
         """One point through the allocator."""
-        found = self.one if micro_batch_size == 1 else self.many
+        found = self.fit_of(micro_batch_size)
         return replay(found.requests(micro_batch_size, seq_len), expandable=expandable).peak_reserved_bytes
 
     def largest_micro_batch(self, seq_len: int, *, limit_bytes: float) -> int:
@@ -117,79 +135,86 @@ class Grid:
         return int(sizes[fits][-1]) if fits.any() else 0
 
 
-def fit(estimator: Estimator) -> Grid:
-    """Trace a few small shapes and fit. Raises NotAffine, and EstimateError as a trace does."""
+def fit(estimator: Estimator, traces: ShortTraces | None = None) -> Grid:
+    """Trace a few small shapes, or take them from `traces`, and fit. Raises NotAffine, and EstimateError as a trace."""
+    traces = traces or ShortTraces(estimator)
     try:
-        return _fit_grid(estimator)
+        return _fit_grid(traces)
     except NotRepeating:
         estimator.is_expanded = False
-        return _fit_grid(estimator)
+        traces.forget()
+        return _fit_grid(traces)
 
 
-def _fit_grid(estimator: Estimator) -> Grid:
-    shapes = _Shapes(estimator)
+def _fit_grid(traces: ShortTraces) -> Grid:
     wanted = [
-        *_shapes(ONE[0], ONE_ROW),
+        *shapes_for(ONE[0], ONE_ROW),
         (1, HELD_OUT_SEQ_LEN),
-        *_shapes(MANY[0], ROWS),
+        *shapes_for(MANY[0], ROWS),
         (HELD_OUT_ROWS, HELD_OUT_SEQ_LEN),
     ]
-    shapes.trace(wanted)
+    traces.of(wanted)
     return Grid(
-        _fit_any(shapes, ONE, batches=ONE_ROW, held_out=1), _fit_any(shapes, MANY, batches=ROWS, held_out=HELD_OUT_ROWS)
+        _fit_any(traces, ONE, batches=ONE_ROW, held_out=1), _fit_any(traces, MANY, batches=ROWS, held_out=HELD_OUT_ROWS)
     )
 
 
-class _Shapes:
+class ShortTraces:
     """Short traces by shape, each made once."""
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: Estimator, *, counts_operators: bool = False) -> None:
         self.estimator = estimator
+        self._counts_operators = counts_operators
         self._traces: dict[Shape, Trace] = {}
 
-    def trace(self, shapes: Sequence[Shape]) -> list[Trace]:
+    def of(self, shapes: Sequence[Shape]) -> list[Trace]:
         missing = [shape for shape in shapes if shape not in self._traces]
         if missing:
-            self._traces.update(zip(missing, self.estimator.short_traces(missing), strict=True))
+            found = self.estimator.short_traces(missing, counts_operators=self._counts_operators)
+            self._traces.update(zip(missing, found, strict=True))
         return [self._traces[shape] for shape in shapes]
 
+    def forget(self) -> None:
+        """They were short, and have to be of the whole depth."""
+        self._traces.clear()
 
-def _shapes(basis: Basis, batches: Sequence[int]) -> list[Shape]:
+
+def shapes_for(basis: Basis, batches: Sequence[int]) -> list[Shape]:
     lengths = range(1, max(power for _, power in basis) + 2)
     return [(batch, UNIT_SEQ_LEN * length) for length in lengths for batch in batches]
 
 
-def _fit_any(shapes: _Shapes, bases: Sequence[Basis], *, batches: Sequence[int], held_out: int) -> Fit:
+def _fit_any(traces: ShortTraces, bases: Sequence[Basis], *, batches: Sequence[int], held_out: int) -> Fit:
     for basis in bases:
         try:
-            return _fit(shapes, basis, batches=batches, held_out=(held_out, HELD_OUT_SEQ_LEN))
+            return _fit(traces, basis, batches=batches, held_out=(held_out, HELD_OUT_SEQ_LEN))
         except NotAffine:
             if basis is bases[-1]:
                 raise
     raise AssertionError("the last basis raises or returns")
 
 
-def _fit(shapes: _Shapes, basis: Basis, *, batches: Sequence[int], held_out: Shape) -> Fit:
+def _fit(short: ShortTraces, basis: Basis, *, batches: Sequence[int], held_out: Shape) -> Fit:
     """Fit the short traces: the depth is what one of them grows to, and the held-out one must grow to the same."""
-    fitted = _shapes(basis, batches)
-    traces = shapes.trace([*fitted, held_out])
+    fitted = shapes_for(basis, batches)
+    traces = short.of([*fitted, held_out])
     first = traces[0]
     for trace in traces[1:]:
         if list(map(_shape_of, trace.events)) != list(map(_shape_of, first.events)):
             raise NotAffine("the operators differ between shapes")
     points = np.array(fitted, dtype=np.float64)
     measured = np.array([[event.num_bytes for event in trace.events] for trace in traces[:-1]], dtype=np.float64)
-    coefficients = np.linalg.solve(_terms(basis, points[:, 0], points[:, 1]), measured)
+    coefficients = np.linalg.solve(terms_of(basis, points[:, 0], points[:, 1]), measured)
     # Exact polynomials have exact coefficients in powers of two over the shapes' own products; what is left is noise.
-    short = np.where(np.abs(coefficients) < 1e-6, 0.0, coefficients).T
-    deep, sources = shapes.estimator.deepen(first, shape=fitted[0])
-    sizes = short[list(sources)]
+    per_unit = np.where(np.abs(coefficients) < 1e-6, 0.0, coefficients).T
+    deep, sources = short.estimator.deepen(first, shape=fitted[0])
+    sizes = per_unit[list(sources)]
     grown = zip(deep.events, sources, strict=True)
     sizes[:, 0] += [event.num_bytes - first.events[index].num_bytes for event, index in grown]
     live = np.cumsum(sizes, axis=0)
     live[:, 0] += deep.initial_bytes
     found = Fit(deep, basis, sizes, _candidates(live))
-    _check(found, shapes.estimator.deepen(traces[-1], shape=held_out)[0], shape=held_out)
+    _check(found, short.estimator.deepen(traces[-1], shape=held_out)[0], shape=held_out)
     return found
 
 
@@ -212,7 +237,7 @@ def _candidates(live: Floats) -> Floats:
     return np.stack(kept)
 
 
-def _terms(basis: Sequence[tuple[int, int]], batches: NDArray[np.generic], lengths: NDArray[np.generic]) -> Floats:
+def terms_of(basis: Sequence[tuple[int, int]], batches: NDArray[np.generic], lengths: NDArray[np.generic]) -> Floats:
     b, s = batches.astype(np.float64), lengths.astype(np.float64)
     return np.stack([b**first * s**second for first, second in basis], axis=1)
 

@@ -41,6 +41,8 @@ class Prediction:
     static: dict[str, int]
     native: Replayed
     expandable: Replayed
+    work: dict[str, list[dict[str, Any]]]
+    """As `work_of`."""
     notes: tuple[str, ...]
 
     @property
@@ -73,7 +75,7 @@ class Prediction:
             "attention": self.trace.attention,
             "notes": list(self.notes),
         }
-        return {"metrics": metrics, "details": details, "work": work_of(self.trace)}
+        return {"metrics": metrics, "details": details, "work": self.work}
 
 
 class Estimator:
@@ -110,15 +112,7 @@ class Estimator:
     def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
         """Memory and operators of one shape."""
         trace = self.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
-        return Prediction(
-            trace,
-            self.source.num_params,
-            peaks(trace),
-            static_bytes(trace),
-            replay(requests(trace), expandable=False),
-            replay(requests(trace), expandable=True),
-            tuple(_notes(self.workload, trace)),
-        )
+        return prediction_of(trace, work_of(trace), num_params=self.source.num_params, workload=self.workload)
 
     def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
         """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
@@ -205,6 +199,22 @@ class Estimator:
 def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:
     """One shape of one workload. Raises EstimateError for a model that cannot be traced."""
     return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
+
+
+def prediction_of(
+    trace: Trace, work: dict[str, list[dict[str, Any]]], *, num_params: int, workload: Workload
+) -> Prediction:
+    """What a trace of the whole depth says of memory, beside the work that is known of it."""
+    return Prediction(
+        trace,
+        num_params,
+        peaks(trace),
+        static_bytes(trace),
+        replay(requests(trace), expandable=False),
+        replay(requests(trace), expandable=True),
+        work,
+        tuple(_notes(workload, trace)),
+    )
 
 
 def work_of(trace: Trace) -> dict[str, list[dict[str, Any]]]:

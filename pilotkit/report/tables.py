@@ -65,12 +65,18 @@ def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
     if records and all(record.stage == "plan" for record in records):
         return _plan_sweep(records, varying=varying)
     table = _table("status", *varying, ">peak memory", ">step time", ">tokens/s", "note")
-    for record in records:
+    # What every point says is said once, below.
+    notes = [_notes(record) for record in records]
+    shared = [text for text in notes[0] if all(text in other for other in notes)] if len(records) > 1 else []
+    if shared:
+        table.caption, table.caption_justify = Text(f"every point: {'; '.join(shared)}"), "left"
+    for record, own in zip(records, notes, strict=True):
         keys = [Text(_plain(lookup(record.config, key) or typed(record.overrides, key))) for key in varying]
         memory = _metric(record, "peak_allocated_bytes", "peak_rss_bytes")
         step = _metric(record, "step_seconds")
         throughput = _metric(record, "tokens_per_second").removesuffix("/s")
-        table.add_row(_status(record.status), *keys, memory, step, throughput, Text(_note(record)))
+        note = record.problem.summary if record.problem else "; ".join(text for text in own if text not in shared)
+        table.add_row(_status(record.status), *keys, memory, step, throughput, Text(note))
     return table
 
 
@@ -176,9 +182,11 @@ def _status(status: str) -> Text:
 
 
 def _note(record: Record) -> str:
-    if record.problem is not None:
-        return record.problem.summary
-    return "; ".join(str(text) for text in record.details.get("warnings") or ())
+    return record.problem.summary if record.problem is not None else "; ".join(_notes(record))
+
+
+def _notes(record: Record) -> list[str]:
+    return [str(text) for text in record.details.get("warnings") or ()]
 
 
 def _metric(record: Record, *names: str) -> str:

@@ -7,15 +7,18 @@ hardware option, and answer what else was asked.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Mapping
 from typing import Any
 
+from pilotkit.config.estimate_options import EstimateOptions
+from pilotkit.config.identity import traced_digest
 from pilotkit.decide.fit import Fit
 from pilotkit.decide.step_time import StepTime
 from pilotkit.errors import StageRefused
 from pilotkit.launch.outcome import Outcome
-from pilotkit.records import atomic
+from pilotkit.records import atomic, shared_traces
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.report.estimate_tables import answer_tables, comparison_table, estimate_table, grid_table
 from pilotkit.stages.calibrating import History, comparison_rows, learn, overhead_for
@@ -29,8 +32,7 @@ ANALYTIC = "analytic"
 def run(run: Run) -> StageResult:
     """Estimate the run's own shape, and whatever grid, limits and hardware the options ask about."""
     judge = Judge(run, learn(run))
-    atomic.write_json(run.run_dir.asked, {"measured": [], "limit_bytes": judge.limit_bytes()})
-    outcome = run.work("estimate")
+    outcome = _traced(run, limit_bytes=judge.limit_bytes())
     if outcome.status != "ok":
         return _explained(run, outcome)
     result = outcome.result
@@ -65,6 +67,39 @@ def run(run: Run) -> StageResult:
         f"headroom of {run.config.estimate.headroom:.0%}"
     )
     return StageResult("does_not_fit", metrics, details, artifacts, Failure(summary, cause=_where(details)))
+
+
+def _traced(run: Run, *, limit_bytes: float) -> Outcome:
+    """What the worker finds; of a sweep's points, the first one's finds it for all that one trace serves."""
+    asked: dict[str, Any] = {"measured": [], "limit_bytes": limit_bytes, "shapes": []}
+    sweep_dir = run.sweep_dir
+    if sweep_dir is None or _asks_for_more(run.config.estimate):
+        atomic.write_json(run.run_dir.asked, asked)
+        return run.work("estimate")
+    own, digest = (run.config.train.micro_batch_size, run.config.train.seq_len), traced_digest(run.config)
+    found = shared_traces.read_found(sweep_dir, digest, own)
+    if found is not None:
+        run.console.line(f"  estimate: found in {found['run_id']}, with its own shape")
+        return Outcome("ok", 0.0, result=found["result"])
+    others = shared_traces.other_shapes(sweep_dir, digest, own)
+    atomic.write_json(run.run_dir.asked, {**asked, "shapes": others})
+    outcome = run.work("estimate")
+    if outcome.status != "ok" or outcome.result["details"].get("method") == ANALYTIC:
+        return outcome
+    results = {
+        (other["micro_batch_size"], other["seq_len"]): other["result"] for other in outcome.result.get("shapes", [])
+    }
+    own_result = {name: value for name, value in outcome.result.items() if name != "shapes"}
+    if shared_traces.is_shared(sweep_dir, digest):
+        for shape, result in {**results, own: own_result}.items():
+            shared_traces.write_found(sweep_dir, digest, shape, {"run_id": run.run_dir.path.name, "result": result})
+    return dataclasses.replace(outcome, result=own_result)
+
+
+def _asks_for_more(options: EstimateOptions) -> bool:
+    """A grid, a limit, other numbers of devices: no other point has asked the same."""
+    grid = options.micro_batch_sizes or options.seq_lens
+    return bool(grid or options.largest_micro_batch or options.longest_sequence or options.max_devices is not None)
 
 
 def _own_shape(run: Run, judge: Judge, result: Mapping[str, Any]) -> tuple[Metrics, dict[str, Any], Fit]:

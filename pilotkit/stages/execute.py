@@ -49,6 +49,8 @@ class Order:
     on_created: Callable[[RunDir], None] | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further lines of provenance: the job and the code of a sweep's point."""
+    sweep_dir: Path | None = None
+    """Folder of the sweep whose point this is."""
     earlier: RunDir | None = None
     """Folder of an earlier attempt that was ended; a stage that can goes on in it."""
 
@@ -74,6 +76,7 @@ def execute(stage: str, order: Order) -> Record:
         evidence=evidence,
         overrides=order.overrides,
         page=order.page or with_record.run_dir.page,
+        sweep_dir=order.sweep_dir,
     )
 
     def work() -> StageResult:

@@ -52,6 +52,8 @@ class Run:
     """Where the page of stage `report` goes."""
     phases: list[PhaseRun] = field(default_factory=list)
     threads: dict[str, Any] = field(default_factory=dict)
+    sweep_dir: Path | None = None
+    """Folder of the sweep that this run is a point of."""
     drift: str = ""
     """What is no longer as it was locked, in a sentence. For stage `plan`; the others tell it themselves."""
 

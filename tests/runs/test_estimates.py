@@ -33,6 +33,36 @@ def test_a_grid_on_hardware_that_is_not_here(pilotkit_cli: Callable[..., Any], t
     assert "largest that fits" in result.stdout
 
 
+def test_a_sweep_over_shapes_and_cards_is_traced_by_one_worker(
+    pilotkit_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    sweep = ("hardware=h100,h200", "train.micro_batch_size=1,2,4", "train.seq_len=64,96,100")
+    result = pilotkit_cli("-m", *FSDP, "model=gpt2", *sweep, timeout=280)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "18 points: 18 ok" in result.stdout
+    assert len(list(tmp_path.glob("out/*/estimate/*/phases/estimate/log.txt"))) == 1
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/*/estimate/*/record.json"))]
+    found = {_point(record): record for record in records}
+    assert len(found) == 18
+    # 100 is no length that the fit speaks of: it was traced.
+    for length in ("96", "100"):
+        alone = pilotkit_cli(
+            *FSDP, "model=gpt2", "hardware=h200", "train.micro_batch_size=4", f"train.seq_len={length}", "name=alone"
+        )
+        assert alone.returncode == 0
+        (path,) = tmp_path.glob("out/alone/estimate/*/record.json")
+        record = json.loads(path.read_text())
+        path.unlink()
+        assert found[_point(record)]["metrics"] == record["metrics"]
+        del record["details"]["threads"]  # of a worker, which the other point had none of its own
+        assert record["details"].items() <= found[_point(record)]["details"].items()
+
+
+def _point(record: dict[str, Any]) -> tuple[str, int, int]:
+    config = record["config"]
+    return config["hardware"]["name"], config["train"]["micro_batch_size"], config["train"]["seq_len"]
+
+
 def test_what_does_not_fit_is_a_result(pilotkit_cli: Callable[..., Any], tmp_path: Path) -> None:
     result = pilotkit_cli(*FSDP, "train.micro_batch_size=500000", timeout=200)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,17 @@ from pilotkit.estimate.grid import Grid, NotAffine, fit
 from pilotkit.estimate.helper import Helper
 from pilotkit.estimate.inverse import device_counts, held_of, largest_micro_batch, longest_sequence
 from pilotkit.estimate.model import FakeModel
-from pilotkit.estimate.predict import Estimator
+from pilotkit.estimate.points import Points, fit_points, predict_all
+from pilotkit.estimate.predict import Estimator, Shape
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
 from pilotkit.train.factories import resolve
 from pilotkit.worker.build import precision_policy
 from pilotkit.worker.session import Session
 
+FEWEST_FITTED = 8
+"""A fit takes a dozen short traces: for fewer shapes than this, each is traced."""
+FITTED_AT_ONCE = 64
 HUGGINGFACE = "pilotkit.train.models.huggingface:build"
 
 
@@ -46,7 +51,11 @@ def estimate(session: Session) -> dict[str, Any]:
     session.progress(0, 2, label="estimate")
     source = FakeModel(workload_of(session))
     with Helper(source) as helper:
-        return _estimate(session, Estimator(source.workload, source=source, helper=helper), limit=asked["limit_bytes"])
+        estimator = Estimator(source.workload, source=source, helper=helper)
+        result = _estimate(session, estimator, limit=asked["limit_bytes"])
+        if asked.get("shapes") and result["details"].get("method") != "analytic":
+            result["shapes"] = _other_shapes(session, estimator, [(batch, length) for batch, length in asked["shapes"]])
+        return result
 
 
 def _estimate(session: Session, estimator: Estimator, *, limit: float) -> dict[str, Any]:
@@ -113,17 +122,19 @@ def _points(session: Session, estimator: Estimator, grid: Grid | None) -> Iterat
         for micro_batch_size in options.micro_batch_sizes or [train.micro_batch_size]
         for seq_len in options.seq_lens or [train.seq_len]
     ]
-    if grid is None:
-        yield from (_traced_point(estimator, *shape, expandable=expandable) for shape in shapes)
-        return
-    sizes = np.array(shapes, dtype=np.float64)
-    peaks = grid.peak_allocated_bytes(sizes[:, 0], sizes[:, 1])
-    reserved = grid.all_peak_reserved_bytes(shapes, expandable=expandable, helper=estimator.helper)
-    for (micro_batch_size, seq_len), peak, held in zip(shapes, peaks, reserved, strict=True):
+    fitted = [shape for shape in shapes if grid is not None and grid.holds_at(shape[1])]
+    found: dict[Shape, tuple[int, int]] = {}
+    if grid is not None and fitted:
+        sizes = np.array(fitted, dtype=np.float64)
+        peaks = grid.peak_allocated_bytes(sizes[:, 0], sizes[:, 1])
+        reserved = grid.all_peak_reserved_bytes(fitted, expandable=expandable, helper=estimator.helper)
+        found = {shape: (round(float(peak)), held) for shape, peak, held in zip(fitted, peaks, reserved, strict=True)}
+    for shape in shapes:
+        allocated, held = found[shape] if shape in found else _traced_peaks(estimator, shape, expandable=expandable)
         yield {
-            "micro_batch_size": micro_batch_size,
-            "seq_len": seq_len,
-            "peak_allocated_bytes": round(float(peak)),
+            "micro_batch_size": shape[0],
+            "seq_len": shape[1],
+            "peak_allocated_bytes": allocated,
             "peak_reserved_bytes": held,
         }
 
@@ -169,15 +180,37 @@ def _by_devices(session: Session, estimator: Estimator, *, most: int) -> Iterato
         }
 
 
-def _traced_point(estimator: Estimator, micro_batch_size: int, seq_len: int, *, expandable: bool) -> dict[str, int]:
-    prediction = estimator.predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
+def _traced_peaks(estimator: Estimator, shape: Shape, *, expandable: bool) -> tuple[int, int]:
+    """Allocated and reserved, of a trace of this very shape."""
+    prediction = estimator.predict(micro_batch_size=shape[0], seq_len=shape[1])
     replayed = prediction.expandable if expandable else prediction.native
-    return {
-        "micro_batch_size": micro_batch_size,
-        "seq_len": seq_len,
-        "peak_allocated_bytes": prediction.peak_allocated_bytes,
-        "peak_reserved_bytes": replayed.peak_reserved_bytes,
-    }
+    return prediction.peak_allocated_bytes, replayed.peak_reserved_bytes
+
+
+def _other_shapes(session: Session, estimator: Estimator, shapes: Sequence[Shape]) -> list[dict[str, Any]]:
+    """The same run at the shapes of a sweep's other points, each as `estimate` would tell it of its own.
+
+    One that cannot be traced is left out: its own point will say why.
+    """
+    points: Points | None = None
+    if len(shapes) >= FEWEST_FITTED:
+        with suppress(NotAffine):
+            points = fit_points(estimator)
+    fitted = [shape for shape in shapes if points is not None and points.grid.holds_at(shape[1])]
+    found: dict[Shape, dict[str, Any]] = {}
+    for start in range(0, len(fitted), FITTED_AT_ONCE):
+        session.progress(start, len(shapes), label="estimate the sweep's points")
+        some = fitted[start : start + FITTED_AT_ONCE]
+        assert points is not None
+        found |= zip(some, predict_all(points, some, helper=estimator.helper), strict=True)
+    for shape in shapes:
+        if shape not in found:
+            session.progress(len(found), len(shapes), label="estimate the sweep's points, each by a trace")
+            with suppress(EstimateError):
+                found[shape] = estimator.predict(micro_batch_size=shape[0], seq_len=shape[1]).to_dict()
+    return [
+        {"micro_batch_size": batch, "seq_len": length, "result": result} for (batch, length), result in found.items()
+    ]
 
 
 def workload_of(session: Session) -> Workload:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotkit.config.identity import config_digest, identity_of
+from pilotkit.config.identity import config_digest, identity_of, traced_digest
 from pilotkit.config.schema import PilotConfig
 
 Changed = Callable[..., PilotConfig]
@@ -88,3 +88,22 @@ def test_every_section_is_on_one_side(changed: Changed) -> None:
             "replay",
         ),
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "is_same"),
+    [
+        ({"train.micro_batch_size": 2}, True),
+        ({"train.seq_len": 64}, True),
+        ({"hardware.memory_bytes": 1, "hardware.name": "other"}, True),
+        ({"estimate.headroom": 0.2}, True),
+        ({"hardware.device_type": "rocm"}, False),
+        ({"hardware.device_count": 5}, False),
+        ({"optimizer.name": "sgd"}, False),
+        ({"estimate.fallback": "analytic"}, False),
+        # 8 rows in micro-batches of 4 are two; in micro-batches of 2, four.
+        ({"train.global_batch_size": 8}, False),
+    ],
+)
+def test_what_one_trace_serves(changed: Changed, values: dict[str, Any], is_same: bool) -> None:
+    assert (traced_digest(changed(values)) == traced_digest(changed({}))) == is_same

@@ -53,6 +53,20 @@ def test_sweep_table_shows_what_varies() -> None:
     )
 
 
+def test_what_every_point_of_a_sweep_says_is_said_once() -> None:
+    records = [
+        _record("estimate", config={"train": {"seq_len": 128}}, details={"warnings": ["uncalibrated"]}),
+        _record("estimate", config={"train": {"seq_len": 256}}, details={"warnings": ["uncalibrated", "padded"]}),
+    ]
+    assert to_text(sweep_table(records, varying=["train.seq_len"])) == (
+        "status   train.seq_len   peak memory   step time   tokens/s   note\n"
+        "────────────────────────────────────────────────────────────────────\n"
+        "ok       128                       -           -          -\n"
+        "ok       256                       -           -          -   padded\n"
+        "every point: uncalibrated\n"
+    )
+
+
 def test_verdict_table() -> None:
     missing = [Missing("restore: not run", "pilotkit stage=restore"), Missing("qualify: not built", None)]
     assert to_text(verdict_table(Verdict("INCOMPLETE", ["First.", "Second."], missing))) == (
