@@ -21,11 +21,13 @@ FAULTS = ("failed", "mismatch", "does_not_fit")
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence, and which way it weighs. `notes` are sentences that a reader must see beside it."""
+    """One sentence, and which way it weighs. `notes` are sentences that a reader must see beside it, `cautions` those
+    that come before anything else."""
 
     weight: Weight
     text: str
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
 
 def weigh(record: Record, *, strategy: str | None, recomputation: str = "none") -> Finding:
@@ -204,7 +206,13 @@ def _pilot(record: Record, *, strategy: str | None) -> Finding:
     notes = list(_warnings(record))
     if strategy in worked and recommended and recommended != strategy:
         notes.append(f"The pilot recommends {recommended} over {strategy} {where}.")
-    return Finding("for", text, tuple(notes))
+    cautions = []
+    if f"{shown}_scaling_efficiency" in metrics and efficiency * devices < 1:
+        cautions.append(
+            f"Slower than one device: {devices} devices with {shown} do {efficiency * devices:.2f} times the work of "
+            f"one (measured) {where}."
+        )
+    return Finding("for", text, tuple(notes), tuple(cautions))
 
 
 def _restore(record: Record) -> Finding:

@@ -29,7 +29,7 @@ from pilotkit.units import HOUR
 class Option:
     """`origin` is that of its speed. `outcomes` is empty when no time to finish can be stated; `missing` says why.
 
-    `gpu_hours` and `energy_kwh` belong to the likeliest (median) run, `num_failures` to the average one.
+    `gpu_hours` and `energy_kwh` belong to the median run, `num_failures` to the average one.
     """
 
     label: str

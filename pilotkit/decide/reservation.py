@@ -22,7 +22,7 @@ class ReservationOutcome:
 
     `run_hours` is the median, `target_hours` the time within which the run is done with the target probability;
     `margin_hours` is what is left after that, negative when the reservation does not hold the run.
-    `buffer_hours` is `target_hours - run_hours`: what has to be reserved beyond the likeliest length.
+    `buffer_hours` is `target_hours - run_hours`: what has to be reserved beyond the median.
     """
 
     name: str

@@ -36,12 +36,16 @@ class Missing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reasons` are full sentences with run ids; `evidence` maps each stage that counted to its run id."""
+    """`reasons` are full sentences with run ids; `evidence` maps each stage that counted to its run id.
+
+    `cautions` change nothing of the verdict, and whoever pays has to read them first.
+    """
 
     verdict: str
     reasons: list[str]
     missing: list[Missing]
     evidence: dict[str, str] = field(default_factory=dict)
+    cautions: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the record."""
@@ -55,6 +59,7 @@ class Verdict:
             reasons=[str(reason) for reason in plain["reasons"]],
             missing=[Missing(item["what"], item["command"]) for item in plain["missing"]],
             evidence=dict(plain.get("evidence") or {}),
+            cautions=[str(text) for text in plain.get("cautions") or ()],
         )
 
 
@@ -207,7 +212,7 @@ def _needs(outcome: ReservationOutcome) -> str:
     if outcome.target_hours is None or outcome.run_hours is None:
         return "it is interrupted so often that it never ends"
     return (
-        f"it takes {_hours(outcome.run_hours)} in the middle of all outcomes and {_hours(outcome.target_hours)} with "
+        f"it takes {_hours(outcome.run_hours)} in the median and {_hours(outcome.target_hours)} with "
         f"the buffer for that target"
     )
 
@@ -215,17 +220,17 @@ def _needs(outcome: ReservationOutcome) -> str:
 def _conclude(found: Mapping[str, Finding], *, missing: list[Missing], evidence: dict[str, str]) -> Verdict:
     ordered = [found[name] for name in STRONGEST_FIRST if name in found]
     against = [finding.text for finding in ordered if finding.weight == "against"]
+    cautions = [text for finding in ordered for text in finding.cautions]
     if against:
-        return Verdict(NO_GO, against, missing, evidence)
+        return Verdict(NO_GO, against, missing, evidence, cautions)
     # What was found, strongest first; then what stands beside it.
     supporting = [finding.text for finding in ordered] + [note for finding in ordered for note in finding.notes]
     if not missing:
-        return Verdict(GO, supporting, missing, evidence)
+        return Verdict(GO, supporting, missing, evidence, cautions)
     count = len(missing)
     pieces = "1 piece of evidence is" if count == 1 else f"{count} pieces of evidence are"
-    return Verdict(
-        INCOMPLETE, [f"{pieces} missing; nothing found so far speaks against the run.", *supporting], missing, evidence
-    )
+    first = f"{pieces} missing; nothing found so far speaks against the run."
+    return Verdict(INCOMPLETE, [first, *supporting], missing, evidence, cautions)
 
 
 def _hours(hours: float | None) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from pilotkit.records.record import Record
 from pilotkit.report import curves
-from pilotkit.report.values import format_value, record_href
+from pilotkit.report.headline import chance
+from pilotkit.report.values import format_money, format_value, record_href
 from pilotkit.report.view import Cell, Figure, Section, TableView
 from pilotkit.units import HOUR, format_count, format_seconds
 
@@ -42,23 +43,6 @@ def arrange_plan(section: Section, record: Record, page_dir: Path) -> set[str]:
     return {"run_hours", "target_hours", *(name for name in record.metrics if name.startswith("probability_"))}
 
 
-def headline(details: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a reader looks for in the first half minute: hardware, how many, how long, how sure, how much."""
-    best = details.get("recommended")
-    if not best:
-        return []
-    cost = best.get("cost")
-    priced = "no price given" if cost is None else _money(cost, str(details.get("currency") or ""))
-    return [
-        ("hardware", str(best["hardware"])),
-        ("devices", str(best["num_devices"])),
-        ("reservation", f"{best['days']:g} days"),
-        ("likeliest run", _hours(best["run_hours"])),
-        ("probability to be done", f"{best['probability']:.2f}"),
-        ("cost", priced),
-    ]
-
-
 def lead_of(details: Mapping[str, Any]) -> str:
     """The recommendation in one sentence: which hardware, how many, how long, how sure, how much."""
     best = details.get("recommended")
@@ -66,8 +50,8 @@ def lead_of(details: Mapping[str, Any]) -> str:
         return ""
     cost = f", {best['cost']:,.2f} {details.get('currency') or ''}".rstrip() if best.get("cost") is not None else ""
     return (
-        f"Recommended: {best['label']} for {best['days']:g} days; done with a probability of "
-        f"{best['probability']:.2f}, likeliest in {_hours(best['run_hours'])}{cost}."
+        f"Recommended: {best['label']} for {best['days']:g} days; done in time with "
+        f"{chance(best['probability'])}, in {_hours(best['run_hours'])} in the median{cost}."
     )
 
 
@@ -92,10 +76,12 @@ def _reservation_table(items: Sequence[Mapping[str, Any]], *, currency: str, hre
                 Cell(_hours(item["run_hours"]), "projected", href),
                 Cell(_hours(item["target_hours"]), "projected", href),
                 Cell(format_value("hours_available", item["hours_available"]), "given", href),
-                Cell(NOT_RUN if cost is None else _money(cost, currency), "" if cost is None else "projected", href),
+                Cell(
+                    NOT_RUN if cost is None else format_money(cost, currency), "" if cost is None else "projected", href
+                ),
             ]
         )
-    columns = ["reservation", "verdict", "probability", "likeliest", "with buffer", "available", "cost"]
+    columns = ["reservation", "verdict", "probability", "median", "with buffer", "available", "cost"]
     return TableView(columns, rows)
 
 
@@ -110,7 +96,7 @@ def _option_table(items: Sequence[Mapping[str, Any]], *, currency: str, href: st
                 Cell(label),
                 Cell(decision, tone=_TONES[decision]),
                 Cell(NOT_RUN if chance is None else f"{chance:.2f}", str(item["origin"]) if chance is not None else ""),
-                Cell(_money(min(costs), currency), "projected", href) if costs else Cell("none", tone="quiet"),
+                Cell(format_money(min(costs), currency), "projected", href) if costs else Cell("none", tone="quiet"),
                 Cell(str(item["reason"]).removeprefix(label).lstrip(": ")),
             ]
         )
@@ -132,7 +118,7 @@ def _cost_table(lines: Sequence[Mapping[str, Any]], *, currency: str, href: str 
     rows = [
         [
             Cell(str(line["reservation"])),
-            *(Cell(_money(line[name], currency), "projected", href) for name in names),
+            *(Cell(format_money(line[name], currency), "projected", href) for name in names),
             Cell(str(line["how"]), tone="quiet"),
         ]
         for line in lines
@@ -187,7 +173,7 @@ def _sensitivity_table(rows: Sequence[Mapping[str, Any]], *, currency: str, href
             Cell(str(row["what"])),
             *(Cell(f"{row['probabilities'][name]:.2f}", "projected", href) for name in names),
             Cell(_hours(row["target_hours"]), "projected", href),
-            *([Cell(_money(row["cost"], currency), "projected", href)] if has_cost else []),
+            *([Cell(format_money(row["cost"], currency), "projected", href)] if has_cost else []),
         ]
         for row in rows
     ]
@@ -209,7 +195,3 @@ def _remedy_table(items: Sequence[Mapping[str, Any]]) -> TableView:
 
 def _hours(hours: float | None) -> str:
     return "never" if hours is None else format_seconds(hours * HOUR)
-
-
-def _money(value: float, currency: str) -> str:
-    return f"{value:,.2f} {currency}".strip()

@@ -13,7 +13,7 @@ from typing import Any
 
 from pilotkit.decide.verdict import Verdict
 from pilotkit.records.record import Record
-from pilotkit.report.decision import headline
+from pilotkit.report.headline import Fact, headline
 from pilotkit.report.values import format_value, label_of, status_words
 
 COLUMNS = ("study", "stage", "run_id", "status", "metric", "value", "origin")
@@ -64,10 +64,11 @@ def to_markdown(records: Sequence[Record], *, verdict: Verdict | None, title: st
     details: Mapping[str, Any] = plan.details if plan is not None else {}
     word = verdict.verdict if verdict is not None else "NO VERDICT"
     lines = [f"## {_plain(title)}: {word}", ""]
+    lines += [f"- **{_plain(text)}**" for text in (verdict.cautions if verdict is not None else [])]
     lines += [f"- {_plain(reason)}" for reason in (verdict.reasons[:STRONGEST] if verdict is not None else [])]
     facts = headline(details)
     if facts:
-        lines += ["", *_table([name for name, _ in facts], [[text for _, text in facts]])]
+        lines += ["", *_table([fact.name for fact in facts], [[_fact(fact) for fact in facts]])]
     missing = verdict.missing if verdict is not None else []
     if missing:
         lines += ["", "Missing:", ""]
@@ -79,6 +80,11 @@ def to_markdown(records: Sequence[Record], *, verdict: Verdict | None, title: st
     rows = [[record.stage, status_words(record.status), _facts(record), record.run_id] for record in records]
     lines += ["", *_table(["stage", "status", "figures", "run"], rows)]
     return "\n".join(lines) + "\n"
+
+
+def _fact(fact: Fact) -> str:
+    beside = " ".join(word for word in (fact.note, fact.figure) if word)
+    return f"{fact.text} ({beside})" if beside else fact.text
 
 
 def _facts(record: Record) -> str:

@@ -18,8 +18,8 @@ from markupsafe import Markup, escape
 from pilotkit.chapters import CHAPTERS
 from pilotkit.decide.verdict import Verdict, stage_command
 from pilotkit.records.record import Record
-from pilotkit.report.decision import headline
 from pilotkit.report.furniture import page_environment, page_furniture
+from pilotkit.report.headline import headline
 from pilotkit.report.heatmap import MICRO_BATCH, SEQ_LEN, sweep_map
 from pilotkit.report.sections import section_of
 from pilotkit.report.tables import lookup
@@ -87,6 +87,8 @@ def render_page(
             tone=tone_of(word),
             sentence=_SENTENCES.get(word, "Stage plan has not been run."),
             reasons=[_linked(reason, links=links) for reason in (verdict.reasons if verdict else [])],
+            cautions=[_linked(text, links=links) for text in (verdict.cautions if verdict else [])],
+            eyebrow=_eyebrow(title, config_summary),
             missing=[(_linked(item.what, links=links), item.command) for item in (verdict.missing if verdict else [])],
             headline=headline(by_stage["plan"].details) if "plan" in by_stage else [],
             verdict_command=None if verdict else stage_command("plan", overrides=overrides),
@@ -104,6 +106,15 @@ def recorded_verdict(plan: Record | None) -> Verdict | None:
     """The verdict that the record of `plan` holds."""
     plain = plan.details.get("verdict") if plan is not None else None
     return Verdict.from_dict(plain) if plain else None
+
+
+def _eyebrow(title: str, summary: Mapping[str, Any]) -> str:
+    """Which run this is: the study's name, the model, and what it trains on."""
+    words = [
+        title,
+        *(str(summary[name]) for name in ("model", "hardware", "data") if isinstance(summary.get(name), str)),
+    ]
+    return " · ".join(words)
 
 
 def _linked(text: str, *, links: Mapping[str, str | None]) -> Markup:

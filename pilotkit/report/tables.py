@@ -82,7 +82,7 @@ def sweep_table(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
 
 def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
     """One row a plan: its verdict, and how likely and how dear the reservation is that it was asked about."""
-    table = _table("verdict", *varying, ">probability", ">likeliest", ">with buffer", ">cost", "note")
+    table = _table("verdict", *varying, ">probability", ">median", ">with buffer", ">cost", "note")
     for record in records:
         details = record.details
         asked = lookup(record.config, "reservation.name")

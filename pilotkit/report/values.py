@@ -117,3 +117,8 @@ def value_of(record: Record, metric: str, *, page_dir: Path, label: str | None =
         origin=record.origins.get(metric, "origin not recorded"),
         href=record_href(record, page_dir=page_dir),
     )
+
+
+def format_money(value: float, currency: str) -> str:
+    """`1,234.50 USD`; the bare number where no currency was given."""
+    return f"{value:,.2f} {currency}".strip()

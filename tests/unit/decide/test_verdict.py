@@ -69,8 +69,8 @@ def test_go_says_every_number_and_run_id() -> None:
     assert verdict.verdict == "GO"
     assert verdict.missing == []
     assert verdict.reasons == [
-        "Within 7d the run is done with a probability of 0.97 (target 0.90): it takes 4 d 4 h in the middle of all "
-        "outcomes and 4 d 14 h with the buffer for that target, which leaves 2 d 10 h (projected, budget budget-1).",
+        "Within 7d the run is done with a probability of 0.97 (target 0.90): it takes 4 d 4 h in the median "
+        "and 4 d 14 h with the buffer for that target, which leaves 2 d 10 h (projected, budget budget-1).",
         "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
         "(budget budget-1).",
         "ddp runs on 2 devices at 3 k tokens/s (measured), 90 % of 2 times one device (pilot pilot-1).",
@@ -192,7 +192,7 @@ def test_no_reservation_long_enough_is_no_go() -> None:
     assert verdict.verdict == "NO-GO"
     assert verdict.reasons == [
         "No reservation is long enough: within 1d, the longest, the run is done with a probability of 0.00 "
-        "(target 0.90); it takes 4 d 4 h in the middle of all outcomes and 4 d 14 h with the buffer for that target "
+        "(target 0.90); it takes 4 d 4 h in the median and 4 d 14 h with the buffer for that target "
         "(projected, budget budget-1)."
     ]
 
@@ -202,8 +202,8 @@ def test_a_short_reservation_is_good_for_qualifying() -> None:
     assert (verdict.verdict, verdict.reasons) == (
         "NO-GO",
         [
-            "Within 7d the run is done with a probability of 0.42 (target 0.90); it takes 4 d 4 h in the middle of all "
-            "outcomes and 4 d 14 h with the buffer for that target, and reservation=30d would hold it with 1.00. 7d is "
+            "Within 7d the run is done with a probability of 0.42 (target 0.90); it takes 4 d 4 h in the median "
+            "and 4 d 14 h with the buffer for that target, and reservation=30d would hold it with 1.00. 7d is "
             "good for qualifying and profiling (projected, budget budget-1)."
         ],
     )
@@ -336,7 +336,7 @@ def test_warnings_stand_beside_the_figures() -> None:
 def test_plain_data_and_back() -> None:
     verdict = _decide({})
     assert Verdict.from_dict(json.loads(json.dumps(verdict.to_dict()))) == verdict
-    assert set(verdict.to_dict()) == {"verdict", "reasons", "missing", "evidence"}
+    assert set(verdict.to_dict()) == {"verdict", "reasons", "missing", "evidence", "cautions"}
 
 
 def test_command_of_a_stage() -> None:
@@ -411,6 +411,17 @@ def test_more_than_twice_the_speed_on_two_devices_is_no_evidence() -> None:
     assert verdict.verdict == "INCOMPLETE"
     (missing,) = verdict.missing
     assert missing.what.startswith("pilot: ddp on 2 devices makes 197 % of 2 times one device, which cannot be: ")
+
+
+def test_more_devices_that_are_slower_than_one_are_a_caution_and_no_fault() -> None:
+    records = _good()
+    assert _decide(records).cautions == []
+    records["pilot"].metrics["ddp_scaling_efficiency"] = 0.12
+    verdict = _decide(records)
+    assert verdict.verdict == "GO"
+    assert verdict.cautions == [
+        "Slower than one device: 2 devices with ddp do 0.24 times the work of one (measured) (pilot pilot-1)."
+    ]
 
 
 def test_a_measurement_without_a_step_time_is_no_evidence() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pilotkit.chapters import CHAPTERS
+from pilotkit.decide.verdict import Verdict
 from pilotkit.records.run_dir import RunDir
 from pilotkit.report.page import render_page
 
@@ -81,6 +82,12 @@ def test_verdict_stands_on_top(sample: dict[str, Any], tmp_path: Path, kind: str
     assert f"<h1>{word}</h1>" in page
     assert f"<title>{word}: tiny on cpu</title>" in page
     assert f'<body class="{tone}" ' in page
+
+
+def test_a_caution_stands_before_the_reasons(sample: dict[str, Any], tmp_path: Path) -> None:
+    verdict = Verdict("GO", ["It is done in time."], [], cautions=["Slower than <one> device."])
+    text = _render(sample, "go", tmp_path, verdict=verdict)
+    assert text.index("Slower than &lt;one&gt; device.") < text.index("It is done in time.")
 
 
 @pytest.mark.parametrize("kind", ["go", "no_go", "incomplete"])
