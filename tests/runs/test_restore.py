@@ -50,6 +50,18 @@ def test_other_shapes_and_what_verifies_afterwards(pilotkit_cli, tmp_path):
     assert "restore.allow_changes=[optimizer.lr]" in changed.stderr
 
 
+def test_a_stranger_reads_what_two_ranks_share(pilotkit_cli, tmp_path):
+    """FSDP: shards of both ranks, put together by torch's own program, are the export bit for bit."""
+    sharded = ("hardware.device_count=2", "parallelism=fsdp", "parallelism.nproc_per_node=2", "restore.export=true")
+    done = pilotkit_cli("stage=restore", *SMALL, *sharded, timeout=280)
+    assert done.returncode == 0, done.stderr
+    rows = {row["component"]: row for row in _record(tmp_path, "restore")["details"]["comparison"]}
+    assert rows["export: every tensor"]["verdict"] == "PASS"
+    assert rows["export: torch's own consolidation"]["verdict"] == "PASS"
+    assert "bit for bit" in rows["export: torch's own consolidation"]["note"]
+    assert rows["export: evaluation by the plain model"]["verdict"] == "NOT RUN"  # no class of it is known outside
+
+
 def test_verify_needs_a_path_that_is_there(pilotkit_cli):
     for path in ([], ["restore.path=nowhere"]):
         done = pilotkit_cli("stage=checkpoint_verify", *path)
