@@ -22,12 +22,14 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed.checkpoint as dcp
 from machine import describe
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from pilotkit.records import digests
 from pilotkit.records.digests import sha256_of
 from pilotkit.train import checkpoint
 from pilotkit.train.async_save import AsyncSaver
@@ -82,6 +84,7 @@ def compare(gigabytes: float, repeats: int, where: Path | None) -> list[float]:
             savers: list[Way] = [
                 ("plain DCP save", lambda: plain_save(trainer, folder / "dcp")),
                 ("save", lambda: checkpoint.save(trainer, folder / "own", config_text="")),
+                ("save without digests", lambda: save_without_digests(trainer, folder / "bare")),
             ]
             loaders: list[Way] = [
                 ("plain DCP load", lambda: plain_load(trainer, folder / "dcp")),
@@ -104,7 +107,7 @@ def compare(gigabytes: float, repeats: int, where: Path | None) -> list[float]:
                 found.setdefault(what, []).append(time.perf_counter() - started)
                 if what == "asynchronous save":
                     found.setdefault("of it blocking", []).append(blocking_seconds)
-            for path in ("dcp", "own", "async"):
+            for path in ("dcp", "own", "bare", "async"):
                 shutil.rmtree(folder / path)
     return _tell(gigabytes, found)
 
@@ -113,6 +116,20 @@ def plain_save(trainer: Any, path: Path) -> None:
     """As torch's own recipe does it."""
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer)
     dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path, no_dist=True)
+
+
+def save_without_digests(trainer: Any, path: Path) -> None:
+    """The same way to the disk with nothing summed up: what is left of a save is what the digests cost."""
+
+    class Nothing:
+        def update(self, piece: Any) -> None:
+            pass
+
+        def hexdigest(self) -> str:
+            return "0" * 64
+
+    with mock.patch.object(digests.hashlib, "sha256", side_effect=lambda *_: Nothing()):
+        checkpoint.save(trainer, path, config_text="")
 
 
 def plain_load(trainer: Any, path: Path) -> None:
@@ -145,6 +162,8 @@ def _tell(gigabytes: float, found: dict[str, list[float]]) -> list[float]:
             ratio = f"{ratios[-1]:.2f}"
         median = statistics.median(seconds)
         print(f"| {gigabytes:g} | {what} | {median:.2f} | {gigabytes / median:.2f} | {ratio} |", flush=True)
+    shares = [1 - bare / own for own, bare in zip(found["save"], found["save without digests"], strict=True)]
+    print(f"| {gigabytes:g} | digests, of a save | {statistics.median(shares):.0%} |  |  |", flush=True)
     return ratios
 
 

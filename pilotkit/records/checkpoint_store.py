@@ -173,7 +173,11 @@ def claim(part: Path) -> None:
         if owner is not None and owner.is_alive_here and owner.pid != os.getpid():
             raise FileExistsError(None, f"another save is in progress there (process {owner.pid} is saving it)")
         shutil.rmtree(part)
+    # A folder that is new is in its parent only once that is flushed: of a first save, the name would be lost.
+    new = [folder for folder in part.parents if not folder.exists()]
     part.mkdir(parents=True)
+    for folder in new:
+        _flush_folder(folder.parent)
     atomic.write_json(part / SAVING_FILE, dataclasses.asdict(Owner.of_this_process()))
 
 

@@ -93,6 +93,8 @@ class DigestedStream(io.IOBase):
             self._raw.flush()
 
     def fileno(self) -> int:
+        """Whoever asks for it goes below the buffer, as fsync does: torch calls that before the buffer is written."""
+        self._raw.flush()
         descriptor: int = self._raw.fileno()
         return descriptor
 

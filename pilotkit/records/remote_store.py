@@ -4,6 +4,7 @@
         step-0000000100/...              the files of a whole checkpoint
         step-0000000100/manifest.json    put last: without it nothing there is a checkpoint
         latest                           the name of the newest one
+    .step-0000000100.damaged/...     what lay under that name and did not verify when it was pushed again
 
 An object store has no rename, and a put object is there whole or not at all. So the manifest is what makes a checkpoint
 visible, and the last thing that is put. Called after a save (`push`), and by the stages that are given a URL (`fetch`).
@@ -12,15 +13,28 @@ Needs fsspec and the package of the protocol (`pip install pilotkit[s3]`), but n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from pilotkit.errors import CheckpointError, ConfigError, Problem
+from pilotkit.records import manifest
 from pilotkit.records.checkpoint_check import check
-from pilotkit.records.checkpoint_store import LATEST_FILE, STEP_NAME, Retention, kept_of
+from pilotkit.records.checkpoint_store import (
+    DAMAGED_SUFFIX,
+    LATEST_FILE,
+    SILENT_SECONDS,
+    STEP_NAME,
+    Partial,
+    Retention,
+    kept_of,
+)
+from pilotkit.records.digests import CHUNK_BYTES
 from pilotkit.records.manifest import MANIFEST_FILE
 
 FETCHED_NAME = "fetched"
@@ -78,23 +92,75 @@ class RemoteStore:
             return None
         return name if STEP_NAME.fullmatch(name) else None
 
-    def push(self, checkpoint: Path, *, retention: Retention | None = None) -> None:
+    def push(self, checkpoint: Path, *, retention: Retention | None = None) -> list[str]:
         """Put a whole checkpoint of this machine; `latest` and the retention follow when all of it is there.
 
-        What an upload that was cut short left under this name is written over. Raises CheckpointError when it is there.
+        What an upload that was cut short left under this name is replaced. One that is there is read first: a sound one
+        is never written over, and the same one once more only finishes what was left; a damaged one is set aside.
+        Returns what was wrong with that. Raises CheckpointError when another sound one is there, or when `checkpoint`
+        itself does not verify.
         """
         name = checkpoint.name
         assert STEP_NAME.fullmatch(name), checkpoint
-        if name in self.whole():
-            raise CheckpointError(f"{self.url}/{name}: exists already; a checkpoint is never written over another")
-        files = sorted(str(file.relative_to(checkpoint)) for file in checkpoint.rglob("*") if file.is_file())
-        for file in [*(file for file in files if file != MANIFEST_FILE), MANIFEST_FILE]:
-            self._asked(lambda file=file: self._fs.put_file(os.fspath(checkpoint / file), self._at(name, file)))
+        if problems := check(checkpoint).problems:
+            raise CheckpointError("\n".join([f"{checkpoint}: is not put into a store", *problems]))
+        damaged: list[str] = []
+        is_there = name in self.whole()
+        if is_there:
+            damaged = self.problems(name)
+            if not damaged and self._manifest(name) != (checkpoint / MANIFEST_FILE).read_bytes():
+                raise CheckpointError(
+                    f"{self.url}/{name}: exists already, and is sound; a checkpoint is never written over another: "
+                    "choose another URL, or delete it there"
+                )
+            if damaged:
+                self._set_aside(name)
+        if damaged or not is_there:
+            self._put(checkpoint)
         current = self.latest()
         if current is None or current < name:
             self._asked(lambda: self._fs.pipe_file(self._at(LATEST_FILE), f"{name}\n".encode()))
         if retention is not None:
             self.retain(retention)
+        return damaged
+
+    def problems(self, name: str) -> list[str]:
+        """What is wrong with a checkpoint in the store, by digest: every byte of it is read, and none is kept."""
+        with tempfile.TemporaryDirectory() as here:
+            (Path(here) / MANIFEST_FILE).write_bytes(self._manifest(name))
+            try:
+                entries = manifest.read(Path(here))
+            except CheckpointError as error:
+                return [str(error).replace(here, f"{self.url}/{name}")]
+        there = self._files(name)
+        found = [text for entry in entries if (text := self._damage(name, entry, there))]
+        known = {entry.name for entry in entries} | {MANIFEST_FILE}
+        return found + [
+            f"{self.url}/{name}/{file}: was not saved with this checkpoint" for file in there if file not in known
+        ]
+
+    def partials(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
+        """Uploads without a manifest, in progress until silent for so long, and what was set aside as damaged."""
+        aside = {Path(name).name for name in self._asked(lambda: self._list(self._root))}
+        aside = {name for name in aside if name.startswith(".step-") and name.endswith(DAMAGED_SUFFIX)}
+        found = []
+        for name in sorted({*self.partial(), *aside}):
+            files = [self._at(name, file) for file in self._files(name)]
+            num_bytes = sum(int(self._asked(lambda file=file: self._fs.size(file))) for file in files)
+            if name in aside:
+                found.append(Partial(Path(name), num_bytes, False, "it did not verify when it was pushed again"))
+                continue
+            silence = time.time() - max((self._put_at(file) for file in files), default=0.0)
+            reason = f"an upload without its manifest, silent for {max(silence, 0) / 60:.0f} minutes"
+            found.append(Partial(Path(name), num_bytes, silence < silent_seconds, reason))
+        return found
+
+    def clean(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
+        """Delete what is not in progress; returns what was deleted."""
+        removed = [partial for partial in self.partials(silent_seconds=silent_seconds) if not partial.is_in_progress]
+        for partial in removed:
+            self._remove(partial.path.name)
+        return removed
 
     def retain(self, retention: Retention) -> list[str]:
         """Delete what the rule does not keep, the manifest first: what is left of a deletion is no checkpoint."""
@@ -105,8 +171,7 @@ class RemoteStore:
             kept |= {min(losses)[1]} if losses else set()
         removed = [name for name in names if name not in kept]
         for name in removed:
-            self._asked(lambda name=name: self._fs.rm_file(self._at(name, MANIFEST_FILE)))
-            self._asked(lambda name=name: self._fs.rm(self._at(name), recursive=True))
+            self._remove(name)
         return removed
 
     def fetch(self, name: str, into: Path) -> Path:
@@ -141,10 +206,73 @@ class RemoteStore:
                 problems += str(error).splitlines()
         return None, problems
 
+    def _put(self, checkpoint: Path) -> None:
+        """The manifest last. What lies there already, and is none of its files, would count as foreign: it goes."""
+        name = checkpoint.name
+        files = sorted(str(file.relative_to(checkpoint)) for file in checkpoint.rglob("*") if file.is_file())
+        for left in self._files(name):
+            if left not in files:
+                self._asked(lambda left=left: self._fs.rm_file(self._at(name, left)))
+        for file in [*(file for file in files if file != MANIFEST_FILE), MANIFEST_FILE]:
+            self._asked(lambda file=file: self._fs.put_file(os.fspath(checkpoint / file), self._at(name, file)))
+
+    def _set_aside(self, name: str) -> None:
+        """Copied within the store, then removed: it has its name until all of the copy is there."""
+        aside = f".{name}{DAMAGED_SUFFIX}"
+        if self._files(aside):
+            self._remove(aside)
+        for file in self._files(name):
+            self._asked(lambda file=file: self._fs.cp_file(self._at(name, file), self._at(aside, file)))
+        self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        """The manifest first: what is left when this is cut short is no checkpoint."""
+        if MANIFEST_FILE in self._files(name):
+            self._asked(lambda: self._fs.rm_file(self._at(name, MANIFEST_FILE)))
+        if self._files(name):
+            self._asked(lambda: self._fs.rm(self._at(name), recursive=True))
+
+    def _files(self, name: str) -> list[str]:
+        """Relative names of all that lies below a name, in their order."""
+        found = self._asked(lambda: self._fs.find(self._at(name)))
+        return sorted(str(file).rpartition(f"{name}/")[2] for file in found)
+
+    def _damage(self, name: str, entry: manifest.Entry, there: list[str]) -> str | None:
+        where = f"{self.url}/{name}/{entry.name}"
+        if entry.name not in there:
+            return f"{where}: No such file or directory"
+        num_bytes = int(self._asked(lambda: self._fs.size(self._at(name, entry.name))))
+        if num_bytes != entry.num_bytes:
+            return f"{where}: {num_bytes} bytes, written with {entry.num_bytes}"
+
+        def read() -> str:
+            digest = hashlib.sha256()
+            with self._fs.open(self._at(name, entry.name), "rb") as stream:
+                while piece := stream.read(CHUNK_BYTES):
+                    digest.update(piece)
+            return digest.hexdigest()
+
+        if self._asked(read) != entry.sha256:
+            return f"{where}: its content changed since it was written (sha256 differs)"
+        return None
+
+    def _put_at(self, file: str) -> float:
+        """Seconds since the epoch; now, where a protocol does not tell: what may be in progress is not deleted."""
+        try:
+            return float(self._fs.modified(file).timestamp())
+        except (NotImplementedError, FileNotFoundError):
+            return time.time()
+
+    def _manifest(self, name: str) -> bytes:
+        content: bytes = self._asked(lambda: self._fs.cat_file(self._at(name, MANIFEST_FILE)))
+        return content
+
     def _eval_loss(self, name: str) -> float | None:
-        plain = json.loads(self._asked(lambda: self._fs.cat_file(self._at(name, MANIFEST_FILE))))
-        loss = plain["about"].get("eval_loss")
-        return None if loss is None else float(loss)
+        try:
+            loss = json.loads(self._manifest(name))["about"]["eval_loss"]
+            return None if loss is None else float(loss)
+        except (ValueError, KeyError, TypeError):  # a damaged one is the best of nothing
+            return None
 
     def _at(self, *parts: str) -> str:
         return "/".join([self._root, *parts])

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pilotkit.decide.continuation import Row, row
-from pilotkit.errors import ConfigError, Problem
+from pilotkit.errors import CheckpointError, ConfigError, Problem
 from pilotkit.records.checkpoint_check import Checked, CheckedStore, check, check_store, is_store
 from pilotkit.records.checkpoint_store import CheckpointStore, Partial
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.records.remote_store import FETCHED_NAME, fetch_given
+from pilotkit.records.remote_store import FETCHED_NAME, RemoteStore, fetch_given
 from pilotkit.stages.run import Run, StageResult
 from pilotkit.transfer import is_url
 from pilotkit.units import format_bytes, format_count
@@ -28,30 +28,39 @@ def run(run: Run) -> StageResult:
             "for example pilotkit stage=checkpoint_verify restore.path=outputs/default/restore/.../checkpoints/restore"
         )
         raise ConfigError([Problem("restore.path", None, "a checkpoint, or a folder of them", fix)])
-    path, damaged = Path(options.path), list[str]()
+    store: CheckpointStore | RemoteStore = CheckpointStore(Path(options.path))
     if is_url(options.path):
-        fetched, damaged = fetch_given(options.path, run.run_dir.checkpoints / FETCHED_NAME)
-        if fetched is None:
-            return StageResult(
-                "mismatch", problem=Failure("\n".join(damaged or [f"{options.path}: no whole checkpoint"]))
-            )
-        path = fetched
-    if not path.is_dir():
-        raise ConfigError([Problem("restore.path", path, "a folder that exists", "look at the path again")])
-    found = check_store(path) if is_store(path) else CheckedStore([check(path)])
-    rows = [row(Path(options.path).name, "FAIL", text) for text in damaged]
-    rows += [_row(checked) for checked in found.checked]
+        found, store = _found_at(options.path, run.run_dir.checkpoints / FETCHED_NAME)
+    elif not Path(options.path).is_dir():
+        raise ConfigError([Problem("restore.path", options.path, "a folder that exists", "look at the path again")])
+    else:
+        path = Path(options.path)
+        found = check_store(path) if is_store(path) else CheckedStore([check(path)])
+    rows = [_row(checked) for checked in found.checked]
     rows += [_partial_row(partial) for partial in found.partials]
     if options.clean_partial:
-        removed = CheckpointStore(path).clean()
+        removed = store.clean() if found.partials else []
         rows += [row(partial.path.name, "PASS", "deleted, as restore.clean_partial asks") for partial in removed]
     for found_row in rows:
         style = "red" if found_row["verdict"] == "FAIL" else ""
         run.console.line(f"  {found_row['component']}: {found_row['verdict']}, {found_row['note']}", style=style)
-    return _result(found, rows, path)
+    return _result(found, rows, options.path)
 
 
-def _result(found: CheckedStore, rows: Sequence[Row], path: Path) -> StageResult:
+def _found_at(url: str, into: Path) -> tuple[CheckedStore, RemoteStore]:
+    """As `check_store`, of an object store: the newest sound one is fetched, and those before it are not read."""
+    store = RemoteStore(url)
+    fetched, damaged = fetch_given(url, into)
+    checked = [Checked(Path(url), problems=damaged)] if damaged else []
+    if fetched is not None:
+        checked.append(check(fetched))
+    try:
+        return CheckedStore(checked, store.partials()), store
+    except CheckpointError:  # it does not answer, as the fetch has told
+        return CheckedStore(checked), store
+
+
+def _result(found: CheckedStore, rows: Sequence[Row], path: str) -> StageResult:
     offered = found.offered
     metrics = Metrics()
     metrics.add("measured", num_checkpoints=len(found.checked), num_partial=len(found.partials))

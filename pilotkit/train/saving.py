@@ -75,7 +75,18 @@ def prepare(path: Path, *, part: Path, rank: int) -> None:
 
 
 def collect(trainer: Trainer, *, config_text: str, lock_text: str, eval_loss: float | None) -> Content:
-    """Everything that a run needs to continue, as it is now."""
+    """Everything that a run needs to continue, as it is now. Raises CheckpointError in the middle of a step.
+
+    Gradients are not saved, so those of the micro-batches before would be lost; and torch takes an optimizer that has
+    gradients and no state yet for one that needs none (pytorch#140898).
+    """
+    groups = trainer.optimizer.param_groups
+    num_pending = sum(param.grad is not None for group in groups for param in group["params"])
+    if num_pending:
+        raise CheckpointError(
+            f"cannot be saved in the middle of a step: {num_pending} parameters have gradients that no step has used; "
+            "save after the optimizer's step, with gradients cleared"
+        )
     return Content(
         rank=trainer.rank,
         tensors=collect_tensors(trainer.model, trainer.optimizer),

@@ -103,6 +103,19 @@ def restore_tensors(
     groups = [
         {**group, "params": own["params"]} for group, own in zip(param_groups, current["param_groups"], strict=True)
     ]
+    read = {param: dict(states) for param, states in optimizer.state.items()}
     dcp_state.set_optimizer_state_dict(
         model, optimizer, {"state": current["state"], "param_groups": groups}, options=_NOT_STRICT
     )
+    _undo_casts(optimizer, read)
+
+
+def _undo_casts(optimizer: torch.optim.Optimizer, read: dict[Tensor, dict[str, Any]]) -> None:
+    """Torch casts every state to the dtype of its parameter (pytorch#43706), and moments of more bits lose some.
+
+    `read` are the states that the checkpoint was read into, in the dtypes that `check_names` has compared.
+    """
+    for param, states in optimizer.state.items():
+        for name, value in read.get(param, {}).items():
+            if isinstance(value, Tensor) and states[name].dtype != value.dtype:
+                states[name] = value

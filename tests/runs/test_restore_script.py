@@ -24,6 +24,19 @@ def test_a_script_that_is_killed_comes_back_on_every_rank(pilotkit_cli, tmp_path
     assert (path.parent / record["artifacts"]["checkpoint"] / "checkpoint-1.pt").is_file()
 
 
+def test_accelerate_in_the_middle_of_its_second_epoch(pilotkit_cli, tmp_path):
+    """`save_state` and `load_state`, each rank with rows of its own."""
+    (tmp_path / "train.py").write_text((SCRIPTS / "accelerate_loop.py").read_text())
+    saved_after_three = ("restore.num_steps=3", 'restore.args=["--epoch-steps=2"]')
+    done = pilotkit_cli(*TWO, *saved_after_three, "restore.script=train.py", timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("outputs/default/restore/*/record.json")
+    rows = {row["component"]: row for row in json.loads(path.read_text())["details"]["comparison"]}
+    assert {row["verdict"] for row in rows.values()} == {"PASS"}
+    assert rows["parameters restored"]["note"] == "8 parts, bit for bit"  # four of each rank
+    assert rows["losses after the restore"]["note"] == "6 values, bit for bit"
+
+
 def test_a_script_that_leaves_no_trace(pilotkit_cli, tmp_path):
     (tmp_path / "train.py").write_text("print('trained')\n")
     done = pilotkit_cli(*TWO, "restore.script=train.py")

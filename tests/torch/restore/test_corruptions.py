@@ -188,7 +188,6 @@ def test_a_disk_that_refuses_what_follows_a_save_loses_nothing(workload, store, 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_store.atomic, "write_text", full)
         patched.setattr(checkpoint_store, "claim", lambda part: part.mkdir())
-        patched.setattr(manifest.atomic, "write_json", lambda path, value: path.write_text(json.dumps(value) + "\n"))
         with pytest.raises(CheckpointError, match="is saved, but what follows a save failed: No space left"):
             save_step(store, trainer, config_text="")
     assert store.latest() == store.path_of(3)

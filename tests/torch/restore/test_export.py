@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 import pilotkit.worker
@@ -42,6 +43,9 @@ def test_a_stranger_reads_it_and_evaluates_alike(options, workload, tmp_path):
     description = json.loads((tmp_path / "export" / "export.json").read_text())
     assert description["tied"] == {"lm_head.weight": "token_embedding.weight"}
     assert "blocks.0.mlp.up.weight" in description["tensors"]
+    written = safetensors.torch.load_file(tmp_path / "export" / "model.safetensors")
+    num_params = sum(parameter.numel() for parameter in trainer.model.parameters())  # torch counts a tied one once
+    assert sum(tensor.numel() for tensor in written.values()) == num_params, "the file is not doubled"
     assert not any(word in name for name in description["tensors"] for word in ("_orig_mod", "module", "_checkpoint"))
     code, rows = read(tmp_path / "export", "--checkpoint", str(saved.path), "--model", f"{PLAIN}:build")
     assert code == 0, rows

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from pilotkit.records.checkpoint_check import check
 from pilotkit.records.checkpoint_store import CheckpointStore
@@ -60,6 +62,43 @@ def test_another_dtype_is_refused_with_the_names_unless_it_is_asked_for(workload
     for name, parameter in trainer.model.named_parameters():
         assert weights[name].dtype == torch.bfloat16
         assert torch.equal(weights[name], parameter.bfloat16()), name
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """A process group of one, for DDP."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "group"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def parallel(model):
+    return DistributedDataParallel(model)
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda model: compiled(parallel(model)), lambda model: parallel(compiled(model))],
+    ids=["compiled outside", "compiled inside"],
+)
+def test_whatever_is_wrapped_around_the_model_both_ways_fit(wrap, one_rank, workload, tmp_path):
+    """Case R79: compiled and DDP in both orders, to a plain model and back; every name is there and no other."""
+    wrapped, plain = workload.build_trainer(wrap=wrap), workload.build_trainer(model_seed=99)
+    prefixes = {name.rpartition("token_embedding")[0] for name, _ in wrapped.model.named_parameters()} - {""}
+    assert prefixes in ({"_orig_mod.module."}, {"module._orig_mod."})
+    wrapped.train_step()
+    saved = checkpoint.save(wrapped, tmp_path / "wrapped", config_text="")
+    checkpoint.load(plain, saved.path)
+    assert fingerprint.of_rank(plain) == fingerprint.of_rank(wrapped)
+    plain.train_step()
+    saved = checkpoint.save(plain, tmp_path / "plain", config_text="")
+    other = workload.build_trainer(model_seed=98, wrap=wrap)
+    checkpoint.load(other, saved.path)
+    assert fingerprint.of_rank(other) == fingerprint.of_rank(plain)
 
 
 def test_a_checkpoint_from_before_the_lock_was_kept_still_loads(faults, workload, tmp_path):

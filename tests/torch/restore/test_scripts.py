@@ -1,4 +1,4 @@
-"""The proof for a user's own script, transformers.Trainer and Lightning: real kills, real checkpoints of theirs.
+"""The proof for a user's own script, transformers.Trainer, Lightning and Accelerate: real kills, their own checkpoints.
 
 The whole command is tested in tests/runs; here the traces of many starts are compared by the stage's own comparison.
 """
@@ -43,7 +43,7 @@ def compare(traces, name, *, left_out=()):
     return {row["component"]: (row["verdict"], row["note"]) for row in rows}
 
 
-@pytest.mark.parametrize("name", ["own loop", "transformers"])
+@pytest.mark.parametrize("name", ["own loop", "transformers", "lightning mid-epoch", "accelerate"])
 def test_everything_comes_back(name, traces):
     rows = compare(traces, name)
     assert {verdict for verdict, _ in rows.values()} == {"PASS"}, rows
@@ -64,6 +64,54 @@ def test_lightning_brings_all_back_but_the_random_states(traces):
     forgiven = compare(traces, "lightning", left_out=["random states"])
     assert forgiven["random states at the end"][0] == "NOT RUN"
     assert "FAIL" not in {verdict for verdict, _ in forgiven.values()}
+
+
+@pytest.mark.parametrize(
+    ("name", "failed"),
+    [
+        # Its checkpoints hold no generator, and no position of a loader that has no `state_dict`.
+        (
+            "lightning mid-epoch without generators",
+            {
+                "random states restored": "1 of 9 parts differ, first rank 0 torch",
+                "losses after the restore": "step 3",
+            },
+        ),
+        (
+            "lightning mid-epoch without a loader's state",
+            {"batches after the restore": "rank 0: other ones at step 3", "losses after the restore": "step 3"},
+        ),
+        # Its loader draws a seed when rows begin, which a run that never stopped did at the start of the epoch.
+        (
+            "accelerate resumed as documented",
+            {"losses after the restore": "step 3", "random states at the end": "1 of 9 parts differ"},
+        ),
+        (
+            "accelerate shuffled by torch's generator",
+            {"batches after the restore": "rank 0: other ones at step 3", "losses after the restore": "step 3"},
+        ),
+        (
+            "accelerate without skipping",
+            {"batches after the restore": "rank 0: other ones at step 3", "losses after the restore": "step 3"},
+        ),
+        # It logs at level info that it could not load them, and goes on.
+        (
+            "accelerate without its random states",
+            {
+                "random states restored": "1 of 9 parts differ, first rank 0 torch",
+                "losses after the restore": "step 3",
+            },
+        ),
+    ],
+)
+def test_what_a_library_loses_in_the_middle_of_an_epoch_is_named(name, failed, traces):
+    """And nothing else: what differs at the end follows from it."""
+    rows = compare(traces, name)
+    found = {component: note for component, (verdict, note) in rows.items() if verdict == "FAIL"}
+    for component, note in failed.items():
+        assert note in found.get(component, ""), rows
+    allowed = {*failed, "parameters at the end", "optimizer at the end", "random states at the end"}
+    assert set(found) <= allowed, rows
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import warnings
 from contextlib import contextmanager
@@ -58,6 +59,23 @@ def test_the_writer_knows_every_file_as_it_lies_on_the_disk(written):
     for entry in writer.entries:
         content = (folder / entry.name).read_bytes()
         assert (entry.num_bytes, entry.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_every_byte_of_every_file_is_flushed_to_the_disk(num_files, tmp_path, monkeypatch):
+    """Not the buffer's above, of which torch's own writer leaves the whole index to chance."""
+    flushed = {}
+    fsync = os.fsync
+
+    def told(descriptor):
+        fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flushed[path.name.removesuffix(".tmp")] = os.fstat(descriptor).st_size
+
+    monkeypatch.setattr(os, "fsync", told)
+    dcp.save(dict(FORMS), storage_writer=TensorWriter(tmp_path, num_files=num_files), no_dist=True)
+    assert flushed == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert ".metadata" in flushed
 
 
 @pytest.mark.parametrize("file", ["__0_0.distcp", "__0_1.distcp"])

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+import accelerate
 import lightning.pytorch
 import torch
 import transformers
@@ -29,10 +30,19 @@ STARTS = {
     "own loop that starts over": ("own_loop.py", ["--forget", "everything"]),
     "transformers": ("hf_trainer.py", []),
     "lightning": ("lightning_trainer.py", []),
+    "lightning mid-epoch": ("lightning_trainer.py", ["--middle", "--loader=stateful", "--generators"]),
+    "lightning mid-epoch without generators": ("lightning_trainer.py", ["--middle", "--loader=stateful"]),
+    "lightning mid-epoch without a loader's state": ("lightning_trainer.py", ["--middle", "--generators"]),
+    "accelerate": ("accelerate_loop.py", []),
+    "accelerate resumed as documented": ("accelerate_loop.py", ["--resume=plain"]),
+    "accelerate shuffled by torch's generator": ("accelerate_loop.py", ["--sampler=random"]),
+    "accelerate without skipping": ("accelerate_loop.py", ["--forget=position"]),
+    "accelerate without its random states": ("accelerate_loop.py", ["--forget=random"]),
 }
 
 
 def main() -> None:
+    assert accelerate.Accelerator
     assert transformers.Trainer
     assert lightning.pytorch.Trainer
     torch.set_num_threads(1)

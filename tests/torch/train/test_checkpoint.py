@@ -88,16 +88,19 @@ def test_saving_before_the_first_step_changes_nothing(optimizer, workload, tmp_p
     assert_same_weights(plain, restored)
 
 
-def test_learning_rate_has_no_seam(workload, tmp_path):
+@pytest.mark.parametrize("saved_at", range(6))
+def test_learning_rate_has_no_seam(saved_at, workload, tmp_path):
+    """Case R70: none is taken twice and none left out, wherever it was saved."""
     plain = workload.build_trainer()
     expected = [(result.step, result.lr) for result in (plain.train_step() for _ in range(6))]
     first = workload.build_trainer()
-    found = [(result.step, result.lr) for result in (first.train_step() for _ in range(3))]
-    checkpoint.save(first, tmp_path / "step-3", config_text="")
+    found = [(result.step, result.lr) for result in (first.train_step() for _ in range(saved_at))]
+    checkpoint.save(first, tmp_path / "c", config_text="")
     second = workload.build_trainer()
-    checkpoint.load(second, tmp_path / "step-3")
-    found += [(result.step, result.lr) for result in (second.train_step() for _ in range(3))]
+    checkpoint.load(second, tmp_path / "c")
+    found += [(result.step, result.lr) for result in (second.train_step() for _ in range(6 - saved_at))]
     assert found == expected
+    assert [step for step, _ in found] == [1, 2, 3, 4, 5, 6]
     # Warm-up over 3 steps to 0.01, then cosine over the 17 that are left; steps 4 and 5 by hand.
     assert [lr for _, lr in found[:4]] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01, 0.01])
     assert found[4][1] == pytest.approx(0.001 + 0.009 * 0.5 * (1 + 0.98297309968))  # cos(pi / 17)

@@ -51,6 +51,27 @@ def test_a_killed_save_is_reported_cleaned_and_taken_over(store: CheckpointStore
     assert not part.exists()
 
 
+def test_every_folder_that_a_first_save_made_is_flushed_into_its_parent(tmp_path: Path, monkeypatch) -> None:
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def told(descriptor: int) -> None:
+        fsync(descriptor)
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", told)
+    part = part_of(store.path_of(5))
+    claim(part)
+    assert {str(tmp_path), str(tmp_path / "run")} <= set(flushed)
+    flushed.clear()
+    publish_folder(part, store.path_of(5))
+    assert flushed == [str(part), str(store.root)]
+    flushed.clear()
+    claim(part_of(store.path_of(6)))
+    assert str(tmp_path) not in flushed  # there before
+
+
 def test_a_process_id_that_was_given_to_another_process_is_not_the_saver(store: CheckpointStore) -> None:
     part = part_of(store.path_of(5))
     claim(part)

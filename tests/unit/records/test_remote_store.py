@@ -64,6 +64,10 @@ def content(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
+def content_there(store: RemoteStore, name: str) -> dict[str, bytes]:
+    return {file: store._fs.cat_file(store._at(name, file)) for file in store._files(name)}
+
+
 def there_and_back_bit_for_bit(store, tmp_path, monkeypatch):
     assert (store.whole(), store.latest(), store.fetch_newest(tmp_path / "none")) == ([], None, (None, []))
     for step in (1, 2):
@@ -119,11 +123,118 @@ def retention_and_never_over_another_one(store, tmp_path, monkeypatch):
     assert store.whole() == ["step-0000000002", "step-0000000003", "step-0000000004"]
     assert store.retain(Retention(keep_last=1, keep_every_steps=3)) == ["step-0000000002"]
     assert store.partial() == []
-    with pytest.raises(CheckpointError, match="exists already"):
-        store.push(tmp_path / "own" / "step-0000000004")
+    other = saved(tmp_path / "other", 4)
+    kept = content_there(store, other.name)
+    with pytest.raises(CheckpointError, match="exists already, and is sound; a checkpoint is never written over"):
+        store.push(other)
+    assert content_there(store, other.name) == kept
+
+
+def a_damaged_copy_is_set_aside_and_put_again(store, tmp_path, monkeypatch):
+    path = saved(tmp_path / "own", 2)
+    store.push(saved(tmp_path / "own", 1))
+    shard, where = store._at(path.name, "__0_0.distcp"), f"{store.url}/{path.name}"
+    whole = (path / "__0_0.distcp").read_bytes()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    seal = (path / "manifest.json").read_bytes()
+    damages = {
+        f"{where}/__0_0.distcp: 5 bytes, written with {len(whole)}": lambda: store._fs.pipe_file(shard, b"short"),
+        f"{where}/__0_0.distcp: its content changed since it was written (sha256 differs)": lambda: store._fs.pipe_file(
+            shard, flipped
+        ),
+        f"{where}/trainer.json: No such file or directory": lambda: store._fs.rm_file(
+            store._at(path.name, "trainer.json")
+        ),
+        f"{where}/extra.bin: was not saved with this checkpoint": lambda: store._fs.pipe_file(
+            store._at(path.name, "extra.bin"), b"foreign"
+        ),
+        f"{where}/manifest.json: its content changed since it was written (sha256 differs)": lambda: (
+            store._fs.pipe_file(store._at(path.name, "manifest.json"), seal.replace(b'"step": 2', b'"step": 3'))
+        ),
+    }
+    for told, do in damages.items():
+        assert store.push(path) == []
+        do()
+        damaged = content_there(store, path.name)
+        assert store.push(path) == [told]
+        assert content_there(store, path.name) == content(path)
+        assert content_there(store, f".{path.name}.damaged") == damaged
+        assert store.whole() == ["step-0000000001", path.name]
+    (left,) = store.partials()
+    assert (left.path.name, left.is_in_progress) == (f".{path.name}.damaged", False)
+    assert [one.path.name for one in store.clean()] == [left.path.name]
+    assert store.partials() == []
+    assert store.fetch_newest(tmp_path / "here") == (tmp_path / "here" / path.name, [])
+
+
+def a_damaged_copy_is_not_given_up_when_setting_it_aside_is_cut_short(store, tmp_path, monkeypatch):
+    path = saved(tmp_path / "own", 1)
+    store.push(path)
+    store._fs.pipe_file(store._at(path.name, "__0_0.distcp"), b"short")
+    there = content_there(store, path.name)
+    for method in ("cp_file", "rm", "put_file"):
+
+        def dies(*args, **kwargs):
+            raise OSError("the connection is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._fs, method, dies)
+            with pytest.raises(CheckpointError, match="the connection is gone"):
+                store.push(path)
+        kept = [content_there(store, name) for name in (path.name, f".{path.name}.damaged")]
+        assert there in kept
+    store.push(path)
+    assert content_there(store, path.name) == content(path)
+
+
+def what_was_cut_short_before_latest_is_finished(store, tmp_path, monkeypatch):
+    for step in (1, 2):
+        store.push(saved(tmp_path / "own", step))
+    path = saved(tmp_path / "own", 3)
+
+    def dies(*args, **kwargs):
+        raise OSError("the connection is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._fs, "pipe_file", dies)
+        with pytest.raises(CheckpointError, match="the connection is gone"):
+            store.push(path)
+    assert store.latest() == "step-0000000002"
+    assert store.push(path, retention=Retention(keep_last=1)) == []
+    assert store.latest() == path.name
+    assert store.whole() == [path.name]
+
+
+def what_another_upload_left_is_no_part_of_this_one(store, tmp_path, monkeypatch):
+    """One of more ranks was cut short; the run came back on fewer, and saved at the same step."""
+    path = saved(tmp_path / "own", 1)
+    store._fs.pipe_file(store._at(path.name, "__7_0.distcp"), b"of a rank that is gone")
+    (partial,) = store.partials()
+    assert (partial.path.name, partial.num_bytes, partial.is_in_progress) == (path.name, 22, True)
+    assert store.clean() == []  # it may go on
+    store.push(path)
+    assert content_there(store, path.name) == content(path)
+    store._fs.pipe_file(store._at("step-0000000009", "__0_0.distcp"), b"cut short")
+    assert [one.path.name for one in store.clean(silent_seconds=0)] == ["step-0000000009"]
+    assert store.fetch_newest(tmp_path / "here") == (tmp_path / "here" / path.name, [])
+
+
+def a_damaged_one_of_this_machine_is_not_put(store, tmp_path, monkeypatch):
+    path = saved(tmp_path / "own", 1)
+    store.push(path)
+    there = content_there(store, path.name)
+    (path / "__0_0.distcp").write_bytes(b"short")
+    with pytest.raises(CheckpointError, match=r"is not put into a store\n.*__0_0.distcp: 5 bytes"):
+        store.push(path)
+    assert content_there(store, path.name) == there
 
 
 TRIALS = (
+    a_damaged_copy_is_set_aside_and_put_again,
+    a_damaged_copy_is_not_given_up_when_setting_it_aside_is_cut_short,
+    what_was_cut_short_before_latest_is_finished,
+    what_another_upload_left_is_no_part_of_this_one,
+    a_damaged_one_of_this_machine_is_not_put,
     there_and_back_bit_for_bit,
     an_upload_that_was_cut_short_is_no_checkpoint_and_is_taken_up_again,
     a_damaged_one_is_named_and_the_one_before_is_offered,
