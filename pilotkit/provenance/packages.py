@@ -23,6 +23,7 @@ from pilotkit.provenance.digest import digest_of
 Origin = Literal["index", "vcs", "editable", "local", "url"]
 
 _TORCH_BUILD_NAMES = ("version", "cuda", "hip", "git_version", "debug")
+_HEADERS = ("Name", "Version")
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ def installed_distributions() -> list[Distribution]:
     """All distributions that this interpreter can import, by name; of two with one name the one found first."""
     found: dict[str, Distribution] = {}
     for installed in importlib.metadata.distributions():
-        plain = installed.metadata
-        if "Name" not in plain or "Version" not in plain:  # left behind by an interrupted installer
+        name, version = _name_and_version(installed)
+        if not name or not version:  # left behind by an interrupted installer
             continue
-        normalised, version = re.sub(r"[-_.]+", "-", plain["Name"]).lower(), plain["Version"]
+        normalised = re.sub(r"[-_.]+", "-", name).lower()
         if normalised not in found:
             origin, source = _origin(installed)
             found[normalised] = Distribution(normalised, version, origin, source)
@@ -78,6 +79,18 @@ def torch_build() -> dict[str, Any]:
                 build[key] = value
         return build
     return build
+
+
+def _name_and_version(installed: importlib.metadata.Distribution) -> tuple[str | None, str | None]:
+    """Both from the head of the metadata: the standard library's parser reads the whole description, ten times as long.
+
+    The files are looked for in its order; the last is an `.egg-info` that is a file itself.
+    """
+    text = next((text for name in ("METADATA", "PKG-INFO", "") if (text := installed.read_text(name))), "")
+    head = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]
+    found = [re.search(rf"^{field}:[ \t]*(\S.*?)[ \t\r]*$", head, re.MULTILINE | re.IGNORECASE) for field in _HEADERS]
+    name, version = (match[1] if match else None for match in found)
+    return name, version
 
 
 def _literals(tree: ast.Module) -> list[tuple[str, Any]]:

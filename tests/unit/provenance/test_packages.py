@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -91,6 +92,32 @@ def test_leftover_without_metadata_is_passed_over(site: Path) -> None:
     assert [item.name for item in installed_distributions()] == ["good"]
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("Metadata-Version: 2.1\r\nName: A.b \r\nVersion:1.0\r\n\r\nName: other\r\n", "a-b", "1.0"),
+        ("name: a\nVERSION:\t2.0+cpu\n\nVersion: 3.0\n", "a", "2.0+cpu"),
+        ("Name: a\nSummary: words\nVersion: 1.0", "a", "1.0"),
+    ],
+    ids=["carriage returns", "other case", "no description"],
+)
+def test_the_head_of_the_metadata_is_read_and_not_its_description(
+    site: Path, text: str, name: str, version: str
+) -> None:
+    (site / "a-1.dist-info").mkdir()
+    (site / "a-1.dist-info/METADATA").write_text(text, newline="")
+    (installed,) = importlib.metadata.distributions()
+    assert (re.sub("[.]", "-", installed.metadata["Name"].strip().lower()), installed.version) == (name, version)
+    assert installed_distributions() == [Distribution(name, version, "index", None)]
+
+
+@pytest.mark.parametrize("text", ["Name: a\n\nVersion: 1.0\n", "Name:\nVersion: 1.0\n", "Version: 1.0\n"])
+def test_metadata_without_a_name_or_version_is_passed_over(site: Path, text: str) -> None:
+    (site / "a-1.dist-info").mkdir()
+    (site / "a-1.dist-info/METADATA").write_text(text)
+    assert installed_distributions() == []
+
+
 def test_checkout_on_the_path_is_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "checkout/a.egg-info"
     folder.mkdir(parents=True)
@@ -110,6 +137,7 @@ def test_this_environment_agrees_with_the_standard_library() -> None:
     found = {item.name: item.version for item in installed_distributions()}
     assert found["pytest"] == importlib.metadata.version("pytest")
     assert found["omegaconf"] == importlib.metadata.version("omegaconf")
+    assert all(importlib.metadata.version(name) == version for name, version in found.items())
 
 
 @pytest.fixture
