@@ -182,6 +182,10 @@ def _check_qualify(config: PilotConfig) -> list[Problem]:
     if wrong:
         fix = "for example qualify.kernels=[aten::_fused_adamw_]"
         problems.append(Problem("qualify.kernels", wrong, "operators as `namespace::name`", fix))
+    wrong = [name for name in options.archs if not re.fullmatch(r"sm_\d{2,3}[af]?\+?|gfx[0-9a-f]{3,4}", name)]
+    if wrong:
+        allowed = "architectures as torch names them: sm_90, gfx942, or sm_80+ for that one and any newer"
+        problems.append(Problem("qualify.archs", wrong, allowed, "for example qualify.archs=[sm_80+]"))
     for text in options.packages:
         from packaging.requirements import InvalidRequirement, Requirement  # only for those who name some
 

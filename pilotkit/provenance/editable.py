@@ -16,9 +16,8 @@ from pilotkit.provenance.difference import read_tree
 from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.packages import Distribution
+from pilotkit.provenance.source import CODE_SUFFIXES
 from pilotkit.stdlib_text import files_below
-
-_CODE_SUFFIXES = (".py", ".so", ".pyd")
 
 
 def with_code(distributions: Sequence[Distribution], *, exclude: Sequence[Path] = ()) -> list[Distribution]:
@@ -56,5 +55,5 @@ def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str 
 
 
 def _code_below(folder: Path) -> str:
-    files = [path for path in files_below(folder, key="packages") if path.suffix in _CODE_SUFFIXES]
+    files = [path for path in files_below(folder, key="packages") if path.suffix in CODE_SUFFIXES]
     return digest_files([path for path in files if "__pycache__" not in path.parts], root=folder)

@@ -139,10 +139,11 @@ def options_table(choice: Choice) -> Table:
 
 
 def card_table(card: Iterable[Mapping[str, Any]]) -> Table:
-    """The card of `prove`, or the comparison of `restore`: one row an item with its verdict and its note."""
+    """The card of `prove` or `qualify`, or the comparison of `restore`: one row an item, its verdict and its note."""
     table = _table("item", "verdict", "note")
     for row in card:
-        name = str(row.get("item", row.get("component", "")))
+        named = [row[key] for key in ("item", "component", "check", "subject") if key in row]
+        name = " ".join(map(str, named))
         table.add_row(Text(name), _status(str(row["verdict"])), Text(str(row.get("note") or "")))
     return table
 
