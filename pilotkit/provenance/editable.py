@@ -6,6 +6,8 @@ Called for the lock. Reads files; imports and changes nothing.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -47,11 +49,29 @@ def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str 
         return None, None
     git = read_git(folder, exclude=exclude)
     if git.state != "unknown":
-        return digest_of([read_tree(folder, exclude=exclude), git.diff_digest]), git.state
+        of_git = [read_tree(folder, exclude=exclude), git.diff_digest]
+        compiled = _compiled(item.name, folder)
+        return digest_of([*of_git, digest_files(compiled, root=folder)] if compiled else of_git), git.state
     try:
         return _code_below(folder), git.state
     except (OSError, ConfigError):
         return None, None
+
+
+def _compiled(name: str, folder: Path) -> list[Path]:
+    """Modules that were compiled in place: git ignores them as a rule, and building them again changes what runs.
+
+    Only those of the package's own modules, as setuptools names them: a checkout may hold a whole environment, too.
+    """
+    try:
+        tops = (importlib.metadata.distribution(name).read_text("top_level.txt") or "").split() or [""]
+    except importlib.metadata.PackageNotFoundError:  # the folder of a .pth file
+        tops = [""]
+    found = set()
+    for root, top in itertools.product((folder, folder / "src"), tops):
+        for suffix in (".so", ".pyd"):
+            found |= {*root.glob(f"{top}*{suffix}"), *((root / top).rglob(f"*{suffix}") if top else ())}
+    return sorted(path for path in found if path.is_file())
 
 
 def _code_below(folder: Path) -> str:

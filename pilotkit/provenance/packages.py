@@ -12,11 +12,13 @@ import importlib.util
 import json
 import re
 import site
+import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pilotkit.provenance.digest import digest_of
 
@@ -24,6 +26,10 @@ Origin = Literal["index", "vcs", "editable", "local", "url"]
 
 _TORCH_BUILD_NAMES = ("version", "cuda", "hip", "git_version", "debug")
 _HEADERS = ("Name", "Version")
+NO_VERSION = "none"
+_SITE_NAMES = ("site-packages", "dist-packages")
+# Python's `site` runs these lines or passes over them.
+_NO_PATHS = ("#", "import ", "import\t")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,10 @@ class Distribution:
 
 
 def installed_distributions() -> list[Distribution]:
-    """All distributions that this interpreter can import, by name; of two with one name the one found first."""
+    """All distributions that this interpreter can import, by name; of two with one name the one found first.
+
+    Among them, as editable, the folders of `.pth` files that belong to none.
+    """
     found: dict[str, Distribution] = {}
     for installed in importlib.metadata.distributions():
         name, version = _name_and_version(installed)
@@ -55,6 +64,7 @@ def installed_distributions() -> list[Distribution]:
         if normalised not in found:
             origin, source = _origin(installed)
             found[normalised] = Distribution(normalised, version, origin, source)
+    found.update({item.name: item for item in _of_path_files([item.source for item in found.values()])})
     return [found[name] for name in sorted(found)]
 
 
@@ -79,6 +89,25 @@ def torch_build() -> dict[str, Any]:
                 build[key] = value
         return build
     return build
+
+
+def _of_path_files(sources: Sequence[str | None]) -> list[Distribution]:
+    """Folders that a `.pth` file puts on the path and that belong to no distribution: code without name and version.
+
+    Named by the file. `sources` are those of the distributions: what lies in an editable one is pinned with it.
+    """
+    known = [Path(unquote(urlsplit(source).path)) for source in sources if source and source.startswith("file:")]
+    found = []
+    for site_folder in dict.fromkeys(Path(text) for text in sys.path if Path(text).name in _SITE_NAMES):
+        for file in sorted(site_folder.glob("*.pth")):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            paths = [site_folder / line.strip() for line in lines if line.strip() and not line.startswith(_NO_PATHS)]
+            new = [path for path in paths if path.is_dir() and path.name not in _SITE_NAMES]
+            new = [path for path in new if not any(path.is_relative_to(folder) for folder in known)]
+            for number, path in enumerate(new, start=1):
+                name = file.name if number == 1 else f"{file.name}#{number}"
+                found.append(Distribution(name, NO_VERSION, "editable", path.absolute().as_uri()))
+    return found
 
 
 def _name_and_version(installed: importlib.metadata.Distribution) -> tuple[str | None, str | None]:

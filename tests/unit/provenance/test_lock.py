@@ -280,7 +280,7 @@ def test_what_nobody_resolved_is_no_lock(changes: dict[str, Any], fields: list[s
         pytest.param({"container": Container(None, None, False)}, [], id="no-container"),
         pytest.param(
             {"git": GitState("dirty", COMMIT, "9f", [], "2 changed files")},
-            ["the working tree is dirty: 2 changed files; commit them."],
+            ["the working tree is dirty: 2 changed files; commit or restore them."],
             id="dirty",
         ),
         pytest.param(
@@ -337,10 +337,12 @@ def test_what_nobody_resolved_is_no_lock(changes: dict[str, Any], fields: list[s
                     replace(EDITABLE, name="ours", code="1a", code_state="dirty"),
                     replace(EDITABLE, name="theirs", code="1a", code_state="clean"),
                     replace(WHEEL, name="a"),
+                    replace(EDITABLE, name="b.pth", version="none", code="1a"),
                     replace(WHEEL, name="z", source="file:///home/a/z"),
                 ]
             },
             [
+                "b.pth puts a folder on the path of Python that belongs to no package: only this machine has its code.",
                 "package mine 1.0 is installed editable: nothing pins its code.",
                 "package ours 1.0 is installed editable: only this machine has its code.",
                 "package z 1.0 was installed from a local folder: nobody else has it.",

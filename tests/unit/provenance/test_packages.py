@@ -126,6 +126,54 @@ def test_checkout_on_the_path_is_editable(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert installed_distributions() == [Distribution("a", "1.0", "editable", (tmp_path / "checkout").as_uri())]
 
 
+@pytest.mark.parametrize("place", ["theirs_cuda.cpython-311.so", "src/theirs/kernels.so"])
+def test_an_extension_that_was_compiled_in_place_counts_although_git_ignores_it(
+    site: Path, tmp_path: Path, place: str
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / place).parent.mkdir(parents=True, exist_ok=True)
+    (checkout / ".gitignore").write_text("*.so\n.venv\n")
+    (checkout / place).write_bytes(b"first")
+    (checkout / ".venv").mkdir()
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *identity, *arguments], cwd=checkout, check=True, capture_output=True)
+    install(site, "theirs", direct={"url": checkout.as_uri(), "dir_info": {"editable": True}})
+    (site / "theirs-1.0.dist-info/top_level.txt").write_text("theirs\ntheirs_cuda\n")
+
+    def code() -> str | None:
+        (item,) = editable.with_code(installed_distributions())
+        assert item.code_state == "clean"
+        return item.code
+
+    before = code()
+    (checkout / ".venv/torch.so").write_bytes(b"somebody else's")
+    assert code() == before
+    (checkout / place).write_bytes(b"again")
+    assert code() != before
+
+
+def test_the_folder_of_a_path_file_is_pinned_by_its_code_or_with_the_package_that_it_belongs_to(
+    site: Path, tmp_path: Path
+) -> None:
+    """Python imports from there, and no metadata tells of it."""
+    for name in ("loose/tool.py", "checkout/src/theirs.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("x = 1\n")
+    checkout = (tmp_path / "checkout").as_uri()
+    install(site, "theirs", direct={"url": checkout, "dir_info": {"editable": True}})
+    (site / "__editable__.theirs.pth").write_text(f"{tmp_path / 'checkout/src'}\n")
+    (site / "mine.pth").write_text(f"# words\nimport sys\n{tmp_path / 'loose'}\n/nowhere\n../loose\n")
+    found = {item.name: item for item in editable.with_code(installed_distributions())}
+    assert list(found) == ["mine.pth", "mine.pth#2", "theirs"]
+    assert (found["mine.pth"].origin, found["mine.pth"].version) == ("editable", "none")
+    assert found["mine.pth"].code == found["mine.pth#2"].code is not None
+    (tmp_path / "loose/tool.py").write_text("x = 2\n")
+    again = {item.name: item for item in editable.with_code(installed_distributions())}
+    assert again["mine.pth"].code != found["mine.pth"].code
+    assert again["theirs"] == found["theirs"]
+
+
 def test_target_folder_of_an_installer_is_not_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(tmp_path / "vendored", "a")
     (tmp_path / "vendored/a-1.0.dist-info/INSTALLER").write_text("pip\n")
