@@ -275,6 +275,8 @@ class ReplayOptions:
     """Relative difference of losses and gradient norms that still counts as noise. 0: only equal is good enough."""
     time_rtol: float = option(0.25, ge=0)
     """Relative difference of step times that still counts as noise."""
+    warmup_steps: Dict[str, int] = field(default_factory=dict)
+    """Filled in from the record: how many warm-up steps each phase took. The clock decides that, and losses follow."""
 
 
 @dataclass

@@ -55,6 +55,8 @@ def run(run: Run) -> StageResult:
     }
     words = f"{counts['PASS']} checks passed, {counts['FAIL']} failed, {counts['NOT RUN']} not run"
     run.console.line(f"  {details['verdict']}: {words}; set {details['set_digest'][:12]}")
+    for warning in details["warnings"]:
+        run.console.line(f"  note: {warning}")
     if qualified:
         return StageResult("ok", metrics, details)
     why = judge.reasons(rows)

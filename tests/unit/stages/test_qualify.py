@@ -35,3 +35,19 @@ def test_a_build_without_kernels_for_the_device_is_said_and_nothing_else_is_trie
         "install a torch that is built for this device"
     )
     assert [row["check"] for row in found.details["card"]] == ["build"]
+
+
+def test_a_kernel_without_a_fixed_order_stands_beside_the_verdict(
+    make_run: MakeRun, workers: Any, said: Callable[[Run], list[str]]
+) -> None:
+    stack = {**STACK, "torch": "2.9.1+cpu", "hip": None, "collectives": None, "arch": None, "built_for": []}
+    result = {
+        **NOTHING, "stack": stack, "device": "cpu", "not_deterministic": ["put_"],
+        "metrics": {"matmul_flops_per_second": 1e9, "copy_bytes_per_second": 1e9},
+        "rows": [{"check": "operator", "subject": "aten::mm float32", "verdict": "PASS", "note": ""}],
+    }  # fmt: skip
+    workers.outcomes = {"qualify": Outcome("ok", 1.0, result=result)}
+    run = make_run("qualify", {"parallelism.strategy": "single"})
+    found = qualify.run(run)
+    assert (found.status, found.details["verdict"]) == ("ok", "qualified")
+    assert "  note: not reproducible: put_ has no deterministic kernel here" in said(run)
