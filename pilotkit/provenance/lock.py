@@ -173,7 +173,11 @@ def _identity_of_package(package: Mapping[str, Any]) -> str:
 
 
 def _plain_package(package: Distribution) -> dict[str, Any]:
-    plain = {"version": package.version, "origin": package.origin, "source": package.source}
+    source = package.source
+    if source is not None and source.startswith("file:"):  # the folder is this machine's, and the file is committed
+        path, mark, digest = source.partition("#")
+        source = f"file:{path.rstrip('/').rpartition('/')[2]}{mark}{digest}"
+    plain = {"version": package.version, "origin": package.origin, "source": source}
     return plain if package.code is None else {**plain, "code": package.code, "code_state": package.code_state}
 
 
