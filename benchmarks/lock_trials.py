@@ -3,8 +3,9 @@
     python benchmarks/lock_trials.py
 
 Works on the project of `lock_world.py`, with 300 installed distributions.
-Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a lock takes over 1.5 s of processor
-time. Used by the tests, which run the same trials.
+Prints one row a trial; exits 1 when a drift is missed, a clean repeat alarms, or a look or a whole command takes over
+1.5 s of processor time (user and system, of the processes that it waited for, too: what a busy neighbour hardly
+changes). The clock's time stands beside it. Used by the tests, which run the same trials.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from lock_world import MODELS, World, install, source, wheel, world
+from lock_world import MODELS, World, install, processor_seconds, source, wheel, world
 
 import pilotkit
 from pilotkit.provenance.drift import compare_locks
 from pilotkit.stages import gate
 
-NUM_STAGES = 5
+NUM_COMMANDS = 9
 LIMIT_SECONDS = 1.5
 MOVED = "b2" * 20
 BASE = ("model=custom", "model.factory=mine.models:build", "data=text_folder", "data.path=rows", "name=trials")
@@ -246,16 +247,16 @@ def run_repeat(made: World, number: int, *, before: Mapping[str, Any]) -> list[s
     return [str(item) for item in compare_locks(before, after).drift]
 
 
-def whole_stage(made: World, *overrides: str) -> float:
-    """Seconds on the clock of `pilotkit stage=lock`, from the start of its process to its end."""
+def whole_command(made: World, *overrides: str) -> tuple[float, float]:
+    """Seconds of processor time, and on the clock, of `pilotkit stage=lock`, its whole process included."""
     paths = [str(Path(pilotkit.__file__).parents[1]), str(made.site)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "pilotkit", "stage=lock", "lock.path=lock.pilotkit.yaml", *BASE, *overrides]
-    began = time.perf_counter()
+    began, before = time.perf_counter(), processor_seconds()
     done = subprocess.run(command, cwd=made.project, env=environment, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
+    wall, processor = time.perf_counter() - began, processor_seconds() - before
     assert done.returncode == 0, done.stderr
-    return seconds
+    return processor, wall
 
 
 def main() -> int:
@@ -276,10 +277,9 @@ def main() -> int:
         slowest, median = max(made.processor_seconds), statistics.median(made.processor_seconds)
         wall = statistics.median(made.seconds)
         count = len(made.seconds)
-        whole_stage(made)  # compiles, and fills the caches
-        stages = {
-            mode: statistics.median(whole_stage(made, f"lock.mode={mode}") for _ in range(NUM_STAGES))
-            for mode in ("write", "check")
+        whole_command(made)  # compiles, and fills the caches
+        commands = {
+            mode: [whole_command(made, f"lock.mode={mode}") for _ in range(NUM_COMMANDS)] for mode in ("write", "check")
         }
     print(f"{len(TRIALS)} drifts planted, {missed} missed; 20 clean repeats, {len(alarms)} false alarms {alarms[:3]}")
     verdict = "within" if slowest < LIMIT_SECONDS else "OVER"
@@ -289,13 +289,17 @@ def main() -> int:
         f"{LIMIT_SECONDS} s); median {wall:.2f} s on the clock; "
         f"torch {'was' if 'torch' in sys.modules else 'was not'} imported"
     )
-    over = [mode for mode, seconds in stages.items() if seconds >= LIMIT_SECONDS]
-    told = ", ".join(f"lock.mode={mode} {seconds:.2f} s" for mode, seconds in stages.items())
-    print(
-        f"the whole of stage=lock with {num_packages} packages, its process included, on the clock: {told} (medians of "
-        f"{NUM_STAGES}, load {os.getloadavg()[0]:.1f}; {'OVER' if over else 'within'} the limit of {LIMIT_SECONDS} s)"
-    )
-    return int(bool(missed or alarms or slowest >= LIMIT_SECONDS or "torch" in sys.modules))
+    over = False
+    for mode, times in commands.items():
+        used, clock = (statistics.median(column) for column in zip(*times, strict=True))
+        over = over or used >= LIMIT_SECONDS
+        verdict = "OVER" if used >= LIMIT_SECONDS else "within"
+        print(
+            f"the whole command stage=lock lock.mode={mode} with {num_packages} packages: median {used:.2f} s of "
+            f"processor time, slowest of {NUM_COMMANDS} {max(times)[0]:.2f} s ({verdict} the limit of "
+            f"{LIMIT_SECONDS} s); median {clock:.2f} s on the clock (load {os.getloadavg()[0]:.1f})"
+        )
+    return int(bool(missed or alarms or over or slowest >= LIMIT_SECONDS or "torch" in sys.modules))
 
 
 if __name__ == "__main__":

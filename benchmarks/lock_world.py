@@ -28,6 +28,8 @@ from pilotkit.stages import gate
 
 NUM_PACKAGES = 300
 COMMIT = "a1" * 20
+# As long as those of an environment with torch are on average, 11 kB: all of it is read.
+DESCRIPTION = "What this package does, in one line of its own.\n" * 230
 MODELS = "from mine.layers import Layer\n\n\ndef build():\n    return Layer()\n"
 
 
@@ -55,11 +57,11 @@ class World:
             with initialize_config_dir(str(conf_dir()), version_base="1.3"):
                 self.configs[overrides, start] = load(compose(CONFIG_NAME, overrides=list(overrides)), launch_dir=start)
         config = self.configs[overrides, start]
-        began, processor = time.perf_counter(), _processor_seconds()
+        began, processor = time.perf_counter(), processor_seconds()
         lock = gate.current_lock(config, launch_dir=start)
         lock_digest(lock)
         self.seconds.append(time.perf_counter() - began)
-        self.processor_seconds.append(_processor_seconds() - processor)
+        self.processor_seconds.append(processor_seconds() - processor)
         return from_yaml(to_yaml(lock))
 
     def git(self, *arguments: str, folder: Path | None = None) -> None:
@@ -68,7 +70,7 @@ class World:
         subprocess.run(command, cwd=folder or self.project, check=True, capture_output=True)
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
     """Of this process and of those it has waited for (git): what a busy neighbour does not change."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
@@ -138,7 +140,8 @@ def _make_project(made: World) -> None:
 def install(made: World, name: str, version: str, direct: Mapping[str, Any] | None = None) -> Path:
     folder = made.site / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (folder / "METADATA").write_text(f"{head}\n{DESCRIPTION}", encoding="utf-8")
     (folder / "INSTALLER").write_text("pip\n", encoding="utf-8")
     if direct is not None:
         (folder / "direct_url.json").write_text(json.dumps(direct), encoding="utf-8")

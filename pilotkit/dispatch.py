@@ -228,7 +228,6 @@ def _run(
 ) -> Record:
     # Only now: a wrong configuration is told without waiting for these.
     from pilotkit.records.points import write_point
-    from pilotkit.stages.all import run_all
     from pilotkit.stages.console import Console
     from pilotkit.stages.execute import Order, announce, execute
     from pilotkit.stages.show import show
@@ -252,6 +251,8 @@ def _run(
         earlier=earlier,
     )
     if config.stage == "all":
+        from pilotkit.stages.all import run_all
+
         return run_all(order)
     # A further node of a pilot takes its part in it; the pilot's record is that of the first.
     record = execute("pilot_node" if config.cluster.node_rank else config.stage, order)

@@ -58,6 +58,7 @@ def load(composed: DictConfig, *, launch_dir: Path) -> PilotConfig:
         assert isinstance(plain, dict)
         config = _typed(_escaped(plain))
     _make_absolute(config, launch_dir)
+    _derive_tokenizer_revision(config)
     return _checked(config, found=find_secrets("", dataclasses.asdict(config)))
 
 
@@ -176,6 +177,14 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
             yield prefix + str(name), node, name
         elif not child._is_none() and not child._is_missing():
             yield from _leaves(child, prefix + str(name) + ".")
+
+
+def _derive_tokenizer_revision(config: PilotConfig) -> None:
+    """The tokenizer of the model's own repository is that of the model's revision, unless another is named."""
+    kwargs = config.data.kwargs
+    own = kwargs.get("tokenizer") is not None and kwargs["tokenizer"] == config.model.name
+    if own and kwargs.get("tokenizer_revision", "") is None:
+        kwargs["tokenizer_revision"] = config.model.revision
 
 
 def _make_absolute(config: PilotConfig, launch_dir: Path) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 from pilotkit.config.batch import check_batch
 from pilotkit.config.estimate_meaning import check_estimate
 from pilotkit.config.nodes import check_nodes
+from pilotkit.config.qualify_meaning import check_qualify
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
 
-ATTENTION_BACKENDS = ("flash", "efficient", "cudnn", "math")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Each is the name of the module, too."""
 PILOT_STRATEGIES = ("ddp", "fsdp", "hsdp")
@@ -41,7 +41,8 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_numerics(config),
         *_check_lock(config),
         *_check_replay(config),
-        *_check_qualify(config),
+        *check_qualify(config),
+        *_check_tokenizer(config),
         *_check_trackers(config),
         *_check_pilot(config),
         *_check_script(config),
@@ -172,27 +173,15 @@ def _check_replay(config: PilotConfig) -> list[Problem]:
     return [Problem("replay.run", "null", "the folder of a run: stage=replay runs one again", fix, ("stage",))]
 
 
-def _check_qualify(config: PilotConfig) -> list[Problem]:
-    options, problems = config.qualify, []
-    unknown = [name for name in options.attention_backends if name not in ATTENTION_BACKENDS]
-    if unknown:
-        allowed = f"a list out of {', '.join(ATTENTION_BACKENDS)}"
-        problems.append(Problem("qualify.attention_backends", unknown, allowed, "for example [flash,math]"))
-    wrong = [name for name in options.kernels if not re.fullmatch(r"\w+::\w+", name)]
-    if wrong:
-        fix = "for example qualify.kernels=[aten::_fused_adamw_]"
-        problems.append(Problem("qualify.kernels", wrong, "operators as `namespace::name`", fix))
-    for text in options.packages:
-        from packaging.requirements import InvalidRequirement, Requirement  # only for those who name some
-
-        try:
-            Requirement(text)
-        except InvalidRequirement:
-            allowed = "a requirement as pip writes it"
-            problems.append(
-                Problem("qualify.packages", text, allowed, "for example 'qualify.packages=[\"torch>=2.6\"]'")
-            )
-    return problems
+def _check_tokenizer(config: PilotConfig) -> list[Problem]:
+    """A repository has one revision in a run: tokens of another one are other numbers to the same weights."""
+    kwargs, revision = config.data.kwargs, config.model.revision
+    given = kwargs.get("tokenizer_revision")
+    if kwargs.get("tokenizer") != config.model.name or given == revision or "tokenizer_revision" not in kwargs:
+        return []
+    allowed = f"the revision of the model, whose repository this is: {revision}"
+    fix = "leave it out, and it is the model's, or give both the same commit"
+    return [Problem("data.kwargs.tokenizer_revision", given, allowed, fix, factors=("model.revision",))]
 
 
 def _check_trackers(config: PilotConfig) -> list[Problem]:

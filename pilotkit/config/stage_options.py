@@ -168,7 +168,7 @@ class QualifyOptions:
     packages: List[str] = field(default_factory=list)
     """Requirements as pip writes them, for example `flash-attn>=2.6`."""
     archs: List[str] = field(default_factory=list)
-    """Architectures that will do (`sm_90`, `gfx942`). Empty: any that torch has kernels for."""
+    """Architectures that will do (`sm_90`, `gfx942`; `sm_80+` and any newer). Empty: any that torch has kernels for."""
     min_flops_ratio: float = option(0.4, gt=0, le=1)
     """Share of `hardware.peak_flops` that a matrix product has to reach; MI300X reaches 0.51, H100 0.80 (mamf)."""
     min_bandwidth_ratio: float = option(0.6, gt=0, le=1)
@@ -275,6 +275,8 @@ class ReplayOptions:
     """Relative difference of losses and gradient norms that still counts as noise. 0: only equal is good enough."""
     time_rtol: float = option(0.25, ge=0)
     """Relative difference of step times that still counts as noise."""
+    warmup_steps: Dict[str, int] = field(default_factory=dict)
+    """Filled in from the record: how many warm-up steps each phase took. The clock decides that, and losses follow."""
 
 
 @dataclass

@@ -5,16 +5,32 @@ Called by stage `qualify`. A row is `{check, subject, verdict, note}`; the worke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from pilotkit.provenance.builds import fits, has_kernels
 from pilotkit.units import format_bytes, format_count
 
 PASS, FAIL, NOT_RUN = "PASS", "FAIL", "NOT RUN"
 Row = dict[str, str]
 BUILT_FOR = {"cuda": "cuda", "rocm": "hip"}
+
+# What somebody can do about it, by the kind of check that failed.
+MENDS = {
+    "build": "install a torch that is built for this device",
+    "architecture": "take a device that the application supports, or correct qualify.archs",
+    "package": "install that version, or correct qualify.packages",
+    "step": "mend the model, or take a build that has this operator",
+    "operator": "take another version of what brings this operator, or keep it out of the model",
+    "gradient": "correct the backward of what lies between there and the loss",
+    "extension": "build it for this device and have the model call it, or take it out of qualify.extensions",
+    "kernel": "install what registers it and have the model use it, or correct qualify.kernels",
+    "attention backend": "install a build that has it, or correct qualify.attention_backends",
+    "collective": "take another version of the collectives library, or a strategy that does without",
+    "speed": "have the card looked at, or correct the figures of the hardware option",
+    "cards": "have that card exchanged, or leave it out",
+}
 
 
 def row(check: str, subject: str, verdict: str, note: str = "") -> Row:
@@ -26,6 +42,14 @@ def is_qualified(rows: Sequence[Mapping[str, str]]) -> bool:
     """Nothing failed, and operators were really exercised: what only imports is not qualified."""
     exercised = any(r["check"] == "operator" and r["verdict"] == PASS for r in rows)
     return exercised and not any(r["verdict"] == FAIL for r in rows)
+
+
+def with_mends(rows: Sequence[Row]) -> list[Row]:
+    """The same rows, each that failed with what can be done about it."""
+    return [
+        {**r, "note": f"{r['note']}; {MENDS[r['check']]}"} if r["verdict"] == FAIL and r["check"] in MENDS else r
+        for r in rows
+    ]
 
 
 def reasons(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -40,36 +64,23 @@ def judge_stack(stack: Mapping[str, Any], *, device_type: str, archs: Sequence[s
     """Is this torch built for this device at all? `archs` are those that the application accepts; empty is any."""
     build = f"torch {stack['torch']}"
     if device_type == "cpu":
-        return [row("build", build, PASS, "runs on the CPU")]
+        rows = [row("build", build, PASS, "runs on the CPU")]
+        if archs:
+            note = f"the CPU has no architecture to compare with {' or '.join(archs)}"
+            rows.append(row("architecture", "cpu", NOT_RUN, note))
+        return rows
     if not stack[BUILT_FOR[device_type]]:
         built_for = "ROCm" if stack["hip"] else "CUDA" if stack["cuda"] else "the CPU only"
         return [row("build", build, FAIL, f"is built for {built_for}, and the device needs {device_type}")]
     arch, kernels = str(stack["arch"]), [str(name) for name in stack["built_for"]]
     rows = []
-    if _has_kernels(arch, kernels):
+    if has_kernels(arch, kernels):
         rows.append(row("build", build, PASS, f"has kernels for {arch}"))
     else:
         rows.append(row("build", build, FAIL, f"has no kernels for {arch} (built for {', '.join(kernels)})"))
-    if archs and arch not in archs:
+    if archs and not any(fits(arch, wanted) for wanted in archs):
         rows.append(row("architecture", arch, FAIL, f"the application needs {' or '.join(archs)}"))
     return rows
-
-
-def _has_kernels(arch: str, kernels: Sequence[str]) -> bool:
-    """Exactly, within one major version of CUDA (binary compatibility), or by PTX of an older one (`compute_80`)."""
-    if arch in kernels or not kernels:
-        return bool(kernels)
-    own = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    if own is None:
-        return False
-    major, minor = int(own[1]), int(own[2])
-    for kernel in kernels:
-        other = re.fullmatch(r"(sm|compute)_(\d+)(\d)", kernel)
-        if other is None or (other[1] == "sm" and int(other[2]) != major):
-            continue
-        if (int(other[2]), int(other[3])) <= (major, minor):
-            return True
-    return False
 
 
 def judge_speed(subject: str, *, found: float, promised: float | None, min_ratio: float, unit: str) -> Row:

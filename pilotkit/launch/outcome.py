@@ -89,6 +89,17 @@ def _memory_evidence(log: str, *, number: int, oom_kills: int) -> str:
     return "say the allocator's last words in the log" if any(word in log for word in MEMORY_WORDS) else ""
 
 
+def _in_our_words(summary: str) -> str:
+    """torch's advice about a kernel without a fixed order speaks of calls that nobody here makes."""
+    found = re.search(r"(\S+) does not have a deterministic implementation", summary)
+    if found is None:
+        return summary
+    return (
+        f"{found[1]} has no deterministic kernel here; do without it, or set train.deterministic=false, and two runs "
+        "of one lock need not be equal"
+    )
+
+
 def _failure(
     killed: tuple[int | None, int] | None, errors: Sequence[dict[str, Any]], log: str, returncode: int
 ) -> Failure:
@@ -105,7 +116,7 @@ def _failure(
     if errors:
         first = errors[0]  # the earliest
         return Failure(
-            f"rank {first['rank']}: {first['summary']}",
+            f"rank {first['rank']}: {_in_our_words(str(first['summary']))}",
             cause=str(first.get("cause", "")),
             rank=int(first["rank"]),
             traceback=str(first.get("traceback", "")),

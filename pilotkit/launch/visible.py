@@ -42,6 +42,12 @@ def count_visible(
     return _count_amd(environ, ask_driver)
 
 
+def masks_of(environ: Mapping[str, str], *, vendor: Literal["nvidia", "amd"]) -> list[str]:
+    """The variables that are set and that this vendor's runtime obeys, in the order in which they are applied."""
+    obeyed = [CUDA] if vendor == "nvidia" else [ROCR, HIP if HIP in environ else CUDA]
+    return [name for name in obeyed if name in environ]
+
+
 def _count_amd(environ: Mapping[str, str], ask_driver: Callable[[], int]) -> VisibleDevices:
     hip, cuda, rocr = environ.get(HIP), environ.get(CUDA), environ.get(ROCR)
     name, value = (HIP, hip) if hip is not None else (CUDA, cuda)

@@ -46,7 +46,8 @@ def read_difference(folder: Path, *, untracked: Sequence[str], exclude: Sequence
         skipped_files, _ = skipped_names(top, folder=folder, exclude=exclude)
         without = [f":(exclude,top,literal){name}" for name in skipped_files]
         plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
-        text = ask_git(top, "diff", *plain, "HEAD", "--", ".", *without)
+        # A submodule's own text: without the option git says no more than that it is dirty.
+        text = ask_git(top, "diff", *plain, "--submodule=diff", "--ignore-submodules=none", "HEAD", "--", ".", *without)
         for name in untracked:
             if name.endswith(_SHOWN_SUFFIXES):
                 text += run_git(top, "diff", "--no-index", *plain, "--", os.devnull, name).stdout

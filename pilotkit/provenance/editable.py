@@ -6,6 +6,8 @@ Called for the lock. Reads files; imports and changes nothing.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,9 +18,8 @@ from pilotkit.provenance.difference import read_tree
 from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.packages import Distribution
+from pilotkit.provenance.source import CODE_SUFFIXES
 from pilotkit.stdlib_text import files_below
-
-_CODE_SUFFIXES = (".py", ".so", ".pyd")
 
 
 def with_code(distributions: Sequence[Distribution], *, exclude: Sequence[Path] = ()) -> list[Distribution]:
@@ -48,13 +49,31 @@ def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str 
         return None, None
     git = read_git(folder, exclude=exclude)
     if git.state != "unknown":
-        return digest_of([read_tree(folder, exclude=exclude), git.diff_digest]), git.state
+        of_git = [read_tree(folder, exclude=exclude), git.diff_digest]
+        compiled = _compiled(item.name, folder)
+        return digest_of([*of_git, digest_files(compiled, root=folder)] if compiled else of_git), git.state
     try:
         return _code_below(folder), git.state
     except (OSError, ConfigError):
         return None, None
 
 
+def _compiled(name: str, folder: Path) -> list[Path]:
+    """Modules that were compiled in place: git ignores them as a rule, and building them again changes what runs.
+
+    Only those of the package's own modules, as setuptools names them: a checkout may hold a whole environment, too.
+    """
+    try:
+        tops = (importlib.metadata.distribution(name).read_text("top_level.txt") or "").split() or [""]
+    except importlib.metadata.PackageNotFoundError:  # the folder of a .pth file
+        tops = [""]
+    found = set()
+    for root, top in itertools.product((folder, folder / "src"), tops):
+        for suffix in (".so", ".pyd"):
+            found |= {*root.glob(f"{top}*{suffix}"), *((root / top).rglob(f"*{suffix}") if top else ())}
+    return sorted(path for path in found if path.is_file())
+
+
 def _code_below(folder: Path) -> str:
-    files = [path for path in files_below(folder, key="packages") if path.suffix in _CODE_SUFFIXES]
+    files = [path for path in files_below(folder, key="packages") if path.suffix in CODE_SUFFIXES]
     return digest_files([path for path in files if "__pycache__" not in path.parts], root=folder)

@@ -6,11 +6,12 @@ file-system monitor, no network. Whatever goes wrong gives `unknown` with the re
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ State = Literal["clean", "dirty", "untracked", "unknown"]
 
 TIMEOUT_SECONDS = 10.0
 NO_REPOSITORY = "no git repository here"
+BROKEN = "the .git here leads to no repository (it is broken, or belongs to a worktree or submodule that was moved)"
 IGNORED = "the repository above ignores this folder"
 MAX_UNTRACKED_NAMES = 20
 
@@ -55,6 +57,10 @@ class _Status:
     commit: str | None
     changed: tuple[str, ...]
     untracked: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+    """Files that git was told not to look at, and that are not the index's."""
+    missing: tuple[str, ...] = ()
+    """Submodules that are not checked out."""
 
 
 class GitError(Exception):
@@ -74,16 +80,17 @@ def read_git(folder: Path, *, exclude: Sequence[Path] = (), with_digest: bool = 
         if _is_ignored(folder):
             return GitState("unknown", None, reason=IGNORED)
         status, complaint = _read_status(top, folder=folder, exclude=exclude)
+        status = _with_what_git_passes_over(top, status)
     except GitError as error:
         return GitState("unknown", None, reason=str(error))
     untracked = list(status.untracked[:MAX_UNTRACKED_NAMES])
     if status.commit is None:
         return GitState("unknown", None, untracked=untracked, reason="the repository has no commit yet")
-    if not status.changed and not status.untracked:
+    if not (status.changed or status.untracked or status.hidden or status.missing):
         if complaint:
             return GitState("unknown", status.commit, reason=f"git answered with a warning: {complaint}")
         return GitState("clean", status.commit)
-    state: State = "dirty" if status.changed else "untracked"
+    state: State = "dirty" if status.changed or status.hidden or status.missing else "untracked"
     digest = _digest_changes(top, status) if with_digest else None
     return GitState(state, status.commit, digest, untracked, _describe(status))
 
@@ -118,6 +125,28 @@ def _read_status(top: Path, *, folder: Path, exclude: Sequence[Path]) -> tuple[_
     return _Status(commit, *found), _first_line(done.stderr)
 
 
+def _with_what_git_passes_over(top: Path, status: _Status) -> _Status:
+    """git calls clean what it was told not to look at (assume-unchanged, a sparse checkout), and empty submodules.
+
+    Format: git-ls-files(1), options -s and -v: a tag in lower case is assume-unchanged, S is skip-worktree.
+    """
+    flagged, missing = {}, []
+    for entry in os.fsdecode(ask_git(top, "ls-files", "-s", "-v", "-z")).split("\0"):
+        head, _, name = entry.partition("\t")
+        tag, mode, oid, *_ = [*head.split(" "), "", "", ""]
+        if mode == "160000":
+            if not (top / name / ".git").exists():
+                missing.append(name)
+        elif tag == "S" or tag.islower():
+            flagged[name] = oid
+    flagged = {name: oid for name, oid in flagged.items() if name not in status.changed}
+    there = [name for name in flagged if (top / name).is_file()][:_MAX_UNTRACKED_HASHED]
+    found = os.fsdecode(ask_git(top, "hash-object", "--", *there)).split() if there else []
+    same = {name for name, oid in zip(there, found, strict=True) if flagged[name] == oid}
+    hidden = tuple(name for name in flagged if name not in same)
+    return dataclasses.replace(status, hidden=hidden, missing=tuple(missing))
+
+
 def skipped_names(top: Path, *, folder: Path, exclude: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`exclude` as names below `top`: exact names, and beginnings of names with a slash at their end."""
     whole, start = top.resolve(), folder.resolve()
@@ -135,7 +164,8 @@ def _digest_changes(top: Path, status: _Status) -> str:
 
     The text of `git diff` is not used, as it depends on the user's configuration.
     """
-    entries = [["changed", name, _content(top / name)] for name in status.changed]
+    entries = [["changed", name, _content(top / name)] for name in (*status.changed, *status.hidden)]
+    entries += [["changed", name, "not checked out"] for name in status.missing]
     for number, name in enumerate(status.untracked):
         path = top / name
         try:
@@ -151,6 +181,8 @@ def _content(path: Path) -> str:
     try:
         if path.is_symlink():
             return f"link to {os.readlink(path)}"
+        if path.is_dir() and not (path / ".git").exists():  # git would speak of the repository above
+            return "a folder"
         if path.is_dir():  # a submodule, or a repository inside this one
             inner = read_git(path)
             return f"repository {inner.commit} {inner.state} {inner.diff_digest}"
@@ -169,7 +201,11 @@ def _describe(status: _Status) -> str:
     if status.untracked:
         parts.append(f"{len(status.untracked)} untracked")
     total = len(status.changed) + len(status.untracked)
-    return f"{' and '.join(parts)} file{'s' if total > 1 else ''}"
+    words = [f"{' and '.join(parts)} file{'s' if total > 1 else ''}"] if parts else []
+    for names, what in ((status.hidden, "not looked at by git"), (status.missing, "submodule not checked out")):
+        if names:
+            words.append(f"{what}: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}")
+    return "; ".join(words)
 
 
 def _is_ignored(folder: Path) -> bool:
@@ -182,7 +218,25 @@ def _is_ignored(folder: Path) -> bool:
 
 def top_of(folder: Path) -> Path:
     """The top folder of the repository that holds `folder`. Raises GitError when there is none."""
-    return Path(os.fsdecode(ask_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    try:
+        return Path(os.fsdecode(ask_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    except GitError as error:
+        # git passes over a folder .git that lacks a part of a repository, and goes on above.
+        if str(error) == NO_REPOSITORY and any((path / ".git").exists() for path in _searched(folder)):
+            raise GitError(BROKEN) from None
+        raise
+
+
+def _searched(folder: Path) -> Iterator[Path]:
+    """Where git looks for a repository: up to a ceiling or the border of the file system (git(1), GIT_CEILING_...)."""
+    start = folder.resolve()
+    ceilings = {
+        Path(text).resolve() for text in os.environ.get("GIT_CEILING_DIRECTORIES", "").split(os.pathsep) if text
+    }
+    for path in (start, *start.parents):
+        if path != start and (path in ceilings or path.stat().st_dev != start.stat().st_dev):
+            return
+        yield path
 
 
 def ask_git(folder: Path, *arguments: str) -> bytes:
@@ -229,8 +283,10 @@ def _explain(stderr: bytes) -> str:
     text = stderr.decode("utf-8", "replace")
     if "dubious ownership" in text:
         return "git refuses a repository that belongs to another user (git config safe.directory)"
-    if "not a git repository" in text:
+    if "not a git repository (or any" in text:
         return NO_REPOSITORY
+    if "not a git repository" in text:  # with the place that a .git file names, which is this machine's
+        return BROKEN
     if "must be run in a work tree" in text:
         return "a git repository without a work tree"
     return f"git failed: {_first_line(stderr) or 'without a word'}"

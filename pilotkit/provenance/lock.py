@@ -15,7 +15,7 @@ import yaml
 from pilotkit.provenance.container import Container
 from pilotkit.provenance.digest import digest_of
 from pilotkit.provenance.git import IGNORED, NO_REPOSITORY, GitState
-from pilotkit.provenance.packages import Distribution
+from pilotkit.provenance.packages import NO_VERSION, Distribution
 from pilotkit.provenance.revisions import Revision
 
 LOCK_VERSION = 2
@@ -81,7 +81,10 @@ def reproducibility_problems(lock: Mapping[str, Any]) -> list[str]:
         image = lock["container"]["image"]
         problems.append(f"container{f' {image}' if image else ''} is not pinned: {lock['container']['reason']}.")
     for name, package in lock["packages"].items():
-        if package["origin"] == "editable":
+        if package["version"] == NO_VERSION:
+            whose = "nothing pins its code" if package.get("code") is None else "only this machine has its code"
+            problems.append(f"{name} puts a folder on the path of Python that belongs to no package: {whose}.")
+        elif package["origin"] == "editable":
             if package.get("code") is None:
                 problems.append(f"package {name} {package['version']} is installed editable: nothing pins its code.")
             elif package.get("code_state") != "clean":
@@ -170,7 +173,11 @@ def _identity_of_package(package: Mapping[str, Any]) -> str:
 
 
 def _plain_package(package: Distribution) -> dict[str, Any]:
-    plain = {"version": package.version, "origin": package.origin, "source": package.source}
+    source = package.source
+    if source is not None and source.startswith("file:"):  # the folder is this machine's, and the file is committed
+        path, mark, digest = source.partition("#")
+        source = f"file:{path.rstrip('/').rpartition('/')[2]}{mark}{digest}"
+    plain = {"version": package.version, "origin": package.origin, "source": source}
     return plain if package.code is None else {**plain, "code": package.code, "code_state": package.code_state}
 
 
@@ -181,7 +188,7 @@ def _plain_revision(revision: Revision) -> dict[str, Any]:
 
 def _git_problem(git: Mapping[str, Any]) -> str:
     if git["state"] == "dirty":
-        return f"the working tree is dirty: {git['reason']}; commit them."
+        return f"the working tree is dirty: {git['reason']}; commit or restore them."
     if git["state"] == "untracked":
         shown = ", ".join(git["untracked"][:3])
         return f"the working tree has files that git does not track: {git['reason']} ({shown}); commit or ignore them."

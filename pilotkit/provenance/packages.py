@@ -12,17 +12,24 @@ import importlib.util
 import json
 import re
 import site
+import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pilotkit.provenance.digest import digest_of
 
 Origin = Literal["index", "vcs", "editable", "local", "url"]
 
 _TORCH_BUILD_NAMES = ("version", "cuda", "hip", "git_version", "debug")
+_HEADERS = ("Name", "Version")
+NO_VERSION = "none"
+_SITE_NAMES = ("site-packages", "dist-packages")
+# Python's `site` runs these lines or passes over them.
+_NO_PATHS = ("#", "import ", "import\t")
 
 
 @dataclass(frozen=True)
@@ -44,16 +51,20 @@ class Distribution:
 
 
 def installed_distributions() -> list[Distribution]:
-    """All distributions that this interpreter can import, by name; of two with one name the one found first."""
+    """All distributions that this interpreter can import, by name; of two with one name the one found first.
+
+    Among them, as editable, the folders of `.pth` files that belong to none.
+    """
     found: dict[str, Distribution] = {}
     for installed in importlib.metadata.distributions():
-        plain = installed.metadata
-        if "Name" not in plain or "Version" not in plain:  # left behind by an interrupted installer
+        name, version = _name_and_version(installed)
+        if not name or not version:  # left behind by an interrupted installer
             continue
-        normalised, version = re.sub(r"[-_.]+", "-", plain["Name"]).lower(), plain["Version"]
+        normalised = re.sub(r"[-_.]+", "-", name).lower()
         if normalised not in found:
             origin, source = _origin(installed)
             found[normalised] = Distribution(normalised, version, origin, source)
+    found.update({item.name: item for item in _of_path_files([item.source for item in found.values()])})
     return [found[name] for name in sorted(found)]
 
 
@@ -78,6 +89,37 @@ def torch_build() -> dict[str, Any]:
                 build[key] = value
         return build
     return build
+
+
+def _of_path_files(sources: Sequence[str | None]) -> list[Distribution]:
+    """Folders that a `.pth` file puts on the path and that belong to no distribution: code without name and version.
+
+    Named by the file. `sources` are those of the distributions: what lies in an editable one is pinned with it.
+    """
+    known = [Path(unquote(urlsplit(source).path)) for source in sources if source and source.startswith("file:")]
+    found = []
+    for site_folder in dict.fromkeys(Path(text) for text in sys.path if Path(text).name in _SITE_NAMES):
+        for file in sorted(site_folder.glob("*.pth")):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            paths = [site_folder / line.strip() for line in lines if line.strip() and not line.startswith(_NO_PATHS)]
+            new = [path for path in paths if path.is_dir() and path.name not in _SITE_NAMES]
+            new = [path for path in new if not any(path.is_relative_to(folder) for folder in known)]
+            for number, path in enumerate(new, start=1):
+                name = file.name if number == 1 else f"{file.name}#{number}"
+                found.append(Distribution(name, NO_VERSION, "editable", path.absolute().as_uri()))
+    return found
+
+
+def _name_and_version(installed: importlib.metadata.Distribution) -> tuple[str | None, str | None]:
+    """Both from the head of the metadata: the standard library's parser reads the whole description, ten times as long.
+
+    The files are looked for in its order; the last is an `.egg-info` that is a file itself.
+    """
+    text = next((text for name in ("METADATA", "PKG-INFO", "") if (text := installed.read_text(name))), "")
+    head = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]
+    found = [re.search(rf"^{field}:[ \t]*(\S.*?)[ \t\r]*$", head, re.MULTILINE | re.IGNORECASE) for field in _HEADERS]
+    name, version = (match[1] if match else None for match in found)
+    return name, version
 
 
 def _literals(tree: ast.Module) -> list[tuple[str, Any]]:

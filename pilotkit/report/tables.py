@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pilotkit.decide.choice import Choice
-from pilotkit.decide.verdict import Verdict
 from pilotkit.records.record import Record
 from pilotkit.report.values import format_value, status_words
 from pilotkit.units import HOUR, format_seconds
+
+# A decision brings its own types, and with them NumPy: what only prints a card does not wait for it.
+if TYPE_CHECKING:
+    from pilotkit.decide.choice import Choice
+    from pilotkit.decide.verdict import Verdict
 
 PLAIN_WIDTH = 160
 _STYLES = {
@@ -142,10 +145,11 @@ def options_table(choice: Choice) -> Table:
 
 
 def card_table(card: Iterable[Mapping[str, Any]]) -> Table:
-    """The card of `prove`, or the comparison of `restore`: one row an item with its verdict and its note."""
+    """The card of `prove` or `qualify`, or the comparison of `restore`: one row an item, its verdict and its note."""
     table = _table("item", "verdict", "note")
     for row in card:
-        name = str(row.get("item", row.get("component", "")))
+        named = [row[key] for key in ("item", "component", "check", "subject") if key in row]
+        name = " ".join(map(str, named))
         table.add_row(Text(name), _status(str(row["verdict"])), Text(str(row.get("note") or "")))
     return table
 

@@ -60,7 +60,7 @@ class Gate:
         drift = self.comparison.drift
         if not drift:
             return ""
-        fields = "; ".join(_short_line(str(item)) for item in drift)
+        fields = "; ".join(short_line(str(item)) for item in drift)
         count = f"{len(drift)} field{'s' if len(drift) > 1 else ''}"
         return f"{count} drifted from {self.against}: {fields}"
 
@@ -149,13 +149,13 @@ def pass_gate(gate: Gate, *, mode: str, console: Console) -> None:
     """Tell what drifted, by what it voids. Raises StageRefused in mode `check` when something did."""
     comparison = gate.comparison
     for item in comparison.allowed:
-        console.line(f"  drifted, allowed: {_short_line(str(item))} ({item.reason})")
+        console.line(f"  drifted, allowed: {short_line(str(item))} ({item.reason})")
     for text in comparison.not_compared:
         console.line(f"  not compared: {text}")
     if not comparison.drift:
         return
     for voids, lines in comparison.by_voids().items():
-        console.line(f"  drifted from {gate.against}, voids {voids}: {'; '.join(map(_short_line, lines))}")
+        console.line(f"  drifted from {gate.against}, voids {voids}: {'; '.join(map(short_line, lines))}")
     if mode == "check":
         raise StageRefused(
             f"{gate.words()}. Bring it back, lock anew (stage=lock lock.mode=write), or allow it with a reason "
@@ -195,6 +195,6 @@ def _portable(value: Any, launch_dir: Path) -> Any:
     return value
 
 
-def _short_line(text: str) -> str:
+def short_line(text: str) -> str:
     """Digests cut to the length in which people tell them apart."""
     return re.sub(r"\b[0-9a-f]{40,64}\b", lambda found: short(found[0]), text)

@@ -25,7 +25,8 @@ def run(run: Run) -> StageResult:
     lock = current_lock(run.config, launch_dir=run.launch_dir)
     # As a reader of the file would see it: a record's JSON must not differ from the YAML beside it.
     lock = json.loads(json.dumps(lock))
-    atomic.write_text(run.run_dir.lock, to_yaml(lock))
+    text = to_yaml(lock)
+    atomic.write_text(run.run_dir.lock, text)
     artifacts = {"lock": run.run_dir.lock.name, **_difference(run, lock)}
     problems = reproducibility_problems(lock)
     for problem in problems:
@@ -51,7 +52,7 @@ def run(run: Run) -> StageResult:
     else:
         details |= {"lock": lock, "lock_digest": lock_digest(lock)}
         if options.path is not None:
-            atomic.write_text(Path(options.path), to_yaml(lock))
+            atomic.write_text(Path(options.path), text)
             run.console.line(f"  lock: {os.path.relpath(options.path, run.launch_dir)}")
     metrics = Metrics()
     metrics.add("measured", num_distributions=len(lock["packages"]))

@@ -26,7 +26,8 @@ def run(run: Run) -> StageResult:
     if one.status != "ok":
         return not_ok(run, one)
     outcomes = [one]
-    if run.config.parallelism.strategy != "single":
+    runs_here = bool(one.result["metrics"])  # else torch has no kernels for the device, and nothing was tried
+    if runs_here and run.config.parallelism.strategy != "single":
         refusal = refuse_process_count(run.arithmetic.nproc_per_node, devices.visible, allow_idle_devices=True)
         if refusal:
             raise StageRefused(refusal)
@@ -34,7 +35,8 @@ def run(run: Run) -> StageResult:
         if several.status != "ok":
             return not_ok(run, several, details={"card": one.result["rows"]})
         outcomes.append(several)
-    rows = [*_set_rows(run, one), *(r for outcome in outcomes for r in outcome.result["rows"]), *_speed(run, outcomes)]
+    rows = [*_set_rows(run, one), *(r for outcome in outcomes for r in outcome.result["rows"])]
+    rows = judge.with_mends([*rows, *(_speed(run, outcomes) if runs_here else [])])
     members = _members(run, one)
     metrics = Metrics()
     for outcome in outcomes:
@@ -53,11 +55,11 @@ def run(run: Run) -> StageResult:
     }
     words = f"{counts['PASS']} checks passed, {counts['FAIL']} failed, {counts['NOT RUN']} not run"
     run.console.line(f"  {details['verdict']}: {words}; set {details['set_digest'][:12]}")
+    for warning in details["warnings"]:
+        run.console.line(f"  note: {warning}")
     if qualified:
         return StageResult("ok", metrics, details)
     why = judge.reasons(rows)
-    for reason in why:
-        run.console.line(f"  {reason}")
     more = f" (and {len(why) - 1} more)" if len(why) > 1 else ""
     return StageResult("mismatch", metrics, details, problem=Failure(f"not qualified: {why[0]}{more}"))
 

@@ -17,6 +17,7 @@ from pilotkit.records.record import Failure, Metrics, Record
 from pilotkit.records.run_dir import RunDir
 from pilotkit.records.search import find_records
 from pilotkit.stages.execute import Order, execute
+from pilotkit.stages.gate import short_line
 from pilotkit.stages.run import Run, StageResult
 
 
@@ -29,6 +30,7 @@ def run(run: Run) -> StageResult:
     again = dataclasses.replace(
         config,
         output_dir=str(run.run_dir.again),
+        replay=dataclasses.replace(config.replay, warmup_steps=_warmup_steps(folder, before)),
         # Whatever the record was made under: a drift is a finding here, not a reason to stop.
         lock=dataclasses.replace(config.lock, mode="write", path=None),
     )
@@ -74,6 +76,13 @@ def _recorded(folder: RunDir) -> tuple[Record, PilotConfig]:
     return record, config
 
 
+def _warmup_steps(folder: RunDir, before: Record) -> dict[str, int]:
+    """By phase: warm-up ends when the clock says so, and another number of steps would be other losses."""
+    found = {phase.name: folder.phase(phase.name).read_result() or {} for phase in before.phases}
+    counts = {name: result.get("metrics", {}).get("num_warmup_steps") for name, result in found.items()}
+    return {name: int(count) for name, count in counts.items() if count is not None}
+
+
 def _problem(folder: RunDir, fix: str) -> Problem:
     allowed = "the folder of a run of a stage that starts workers (outputs/<name>/<stage>/<run id>)"
     return Problem("replay.run", str(folder.path), allowed, fix)
@@ -93,7 +102,7 @@ def _setting(before: Record, after: Record, lock: Record | None) -> list[Compare
         why = "the record has no lock" if lock is None and before.lock_digest is None else "its lock was not found"
         rows.append(Compared("lock", "within noise", f"not compared: {why}"))
     else:
-        drift = [f"{item['field']}: {item['was']} -> {item['now']}" for item in gate["drift"]]
+        drift = [short_line(f"{item['field']}: {item['was']} -> {item['now']}") for item in gate["drift"]]
         rows.append(Compared("lock", DIFFERENT, "; ".join(drift)) if drift else Compared("lock", "same", "no drift"))
     words = f"{before.status} before, {after.status} now"
     rows.append(Compared("ending", "same" if before.status == after.status else DIFFERENT, words))

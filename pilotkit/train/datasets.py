@@ -51,14 +51,28 @@ def synthetic(*, split: str, seq_len: int, seed: int, vocab_size: int, num_rows:
 
 
 def huggingface(
-    *, split: str, seq_len: int, seed: int, name: str, revision: str | None, text_column: str, tokenizer: str | None
+    *,
+    split: str,
+    seq_len: int,
+    seed: int,
+    name: str,
+    revision: str | None,
+    text_column: str,
+    tokenizer: str | None,
+    tokenizer_revision: str | None = None,
 ) -> RowSource:
     """A text column of a Hugging Face data set. Needs the `hf` extra; see `pilotkit.train.datasets_hf`."""
     del seed
     from pilotkit.train.datasets_hf import load_rows  # the extra is only asked for when it is used
 
     return load_rows(
-        split=split, seq_len=seq_len, name=name, revision=revision, text_column=text_column, tokenizer=tokenizer
+        split=split,
+        seq_len=seq_len,
+        name=name,
+        revision=revision,
+        text_column=text_column,
+        tokenizer=tokenizer,
+        tokenizer_revision=tokenizer_revision,
     )
 
 

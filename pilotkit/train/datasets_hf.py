@@ -22,12 +22,19 @@ TRAIN = "train"
 
 
 def load_rows(
-    *, split: str, seq_len: int, name: str, revision: str | None, text_column: str, tokenizer: str | None
+    *,
+    split: str,
+    seq_len: int,
+    name: str,
+    revision: str | None,
+    text_column: str,
+    tokenizer: str | None,
+    tokenizer_revision: str | None = None,
 ) -> RowSource:
     """`name` is a hub id, a folder of files, or a folder written by `save_to_disk`; its `train` part is used.
 
-    `tokenizer` is a hub id or a folder; None reads the text as bytes. Raises ConfigError without the extra, and when
-    the data set, the column or the tokenizer cannot be found.
+    `tokenizer` is a hub id at `tokenizer_revision`, or a folder; None reads the text as bytes. Raises ConfigError
+    without the extra, and when the data set, the column or the tokenizer cannot be found.
     """
     try:
         import datasets
@@ -38,7 +45,7 @@ def load_rows(
     if text_column not in table.column_names:
         allowed = f"a column of {name}: {', '.join(table.column_names)}"
         raise ConfigError([Problem("data.kwargs.text_column", text_column, allowed, "name one of these")])
-    encode = None if tokenizer is None else _load_tokenizer(tokenizer)
+    encode = None if tokenizer is None else _load_tokenizer(tokenizer, tokenizer_revision)
     cut = partial(_cut_into_rows, seq_len=seq_len, text_column=text_column, tokenizer=encode)
     rows = table.map(cut, batched=True, remove_columns=table.column_names)
     return TableRows(rows, rows=split_rows(len(rows), split=split, key="train.seq_len", value=seq_len))
@@ -75,11 +82,11 @@ def _load_table(datasets: Any, *, name: str, revision: str | None) -> Any:
     return loaded[TRAIN]
 
 
-def _load_tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str, revision: str | None) -> Any:
     try:
         import transformers
 
-        return transformers.AutoTokenizer.from_pretrained(name)
+        return transformers.AutoTokenizer.from_pretrained(name, revision=revision or "main")
     except (ImportError, OSError, ValueError) as error:
         fix = f"transformers says: {error}"
         raise ConfigError([Problem("data.kwargs.tokenizer", name, "a hub id, or a local folder", fix)]) from error

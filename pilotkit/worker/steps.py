@@ -54,7 +54,8 @@ def run_timed_steps(
 ) -> TimedSteps:
     """Run whole optimizer steps; the device is waited for at the edges of a step only.
 
-    Warm-up goes on until it has settled on every rank (`meter.statistics.is_settled`, windows of `num_warmup_steps`).
+    Warm-up goes on until it has settled on every rank (`meter.statistics.is_settled`, windows of `num_warmup_steps`); a
+    run that is run again takes as many steps for it as the first time.
     `is_over` is asked between any two steps, on every rank, and given the steps so far.
     """
     warmup = StepClock(session.device.synchronize)
@@ -63,8 +64,13 @@ def run_timed_steps(
     # Its lists are those that grow from here on.
     steps = TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, False, epoch_starts, results)
     settled = is_cut_short = False
+    as_before = session.config.replay.warmup_steps.get(session.phase_dir.path.name)
     with CompileWatch() as compiled_before:
-        while not (settled or is_cut_short) and len(warmup.step_seconds) < max_warmup_steps:
+        while not is_cut_short and (
+            len(warmup.step_seconds) < as_before
+            if as_before is not None
+            else not settled and len(warmup.step_seconds) < max_warmup_steps
+        ):
             with warmup.step():
                 results.append(trainer.train_step(warmup))
             settled = _settled_everywhere(session, warmup.step_seconds, window=num_warmup_steps)

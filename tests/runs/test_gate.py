@@ -117,3 +117,27 @@ def test_what_cannot_be_resolved_is_no_lock(pilotkit_cli: Any, tmp_path: Path, m
     assert (tmp_path / "lock.pilotkit.yaml").exists()
     (kept,) = _newest(tmp_path, "lock")["details"]["allowed"]
     assert (kept["field"], kept["reason"]) == ("container.digest", "it is ours")
+
+
+def test_a_digest_with_its_tag_passes_the_command_line_and_is_locked(
+    pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]
+) -> None:
+    """Case R98: neither colon nor at sign needs quotes."""
+    digest = f"sha256:{'0a' * 32}"
+    result = pilotkit_cli("stage=lock", *mine, *LOCK, f"image=org/x:1.2@{digest}")
+    assert result.returncode == 0, result.stderr
+    assert _newest(tmp_path, "lock")["details"]["lock"]["container"]["digest"] == digest
+
+
+def test_a_broken_repository_is_no_lock_until_somebody_says_why(
+    pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]
+) -> None:
+    """Case R99: git answers as if there was none."""
+    (tmp_path / ".git").mkdir()
+    result = pilotkit_cli("stage=lock", *mine, *LOCK)
+    assert result.returncode == 1
+    assert "no lock: the state of the code is unknown: the .git here leads to no repository" in result.stderr
+    assert not (tmp_path / "lock.pilotkit.yaml").exists()
+    allowed = pilotkit_cli("stage=lock", *mine, *LOCK, 'lock.allow=["git.state: a copy for one trial"]')
+    assert allowed.returncode == 0, allowed.stderr
+    assert "not pinned: the state of the code is unknown" in allowed.stdout

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pilotkit.decide.qualify import MENDS
+
 # An operator of the user's own whose gradient formula is wrong, in a model that is otherwise sound.
 WRONG = """
 import torch
@@ -86,7 +88,14 @@ def test_every_fault_is_named(pilotkit_cli: Any, tmp_path: Path) -> None:
     assert failed["kernel", "theirs::gone"].startswith("no operator of this name is registered")
     assert "a slow card, or another one" in failed["speed", "matrix product in fp32"]
     assert "embed.weight" in failed["gradient", "whole model"]
-    assert "qualify mismatch: not qualified: package flash-attn>=2.6: is not installed (and 6 more)" in result.stderr
+    assert (
+        "qualify mismatch: not qualified: package flash-attn>=2.6: is not installed; install that version, or correct "
+        "qualify.packages (and 6 more)"
+    ) in result.stderr
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    for (check, subject), note in failed.items():  # each by its name, once, and with what can be done about it
+        assert sum(line.startswith(f"{check} {subject} FAIL ") for line in lines) == 1, result.stdout
+        assert note.endswith(MENDS[check])
 
 
 def test_a_step_that_ends_in_a_missing_kernel_names_it(pilotkit_cli: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ONE_LOCK = ("parallelism=ddp", "data.num_workers=2", "restore.num_steps=2", "train.seed=5")
 BITWISE = ("stage=replay", "replay.rtol=0")
@@ -35,6 +36,33 @@ def test_a_run_again_is_equal_to_the_bit(pilotkit_cli: Any, tmp_path: Path, mine
         row = rows[f"restore_uninterrupted: {component}"]
         assert (row["verdict"], row["note"].endswith(", equal")) == ("same", True), row
     assert len(list(tmp_path.glob("outputs/default/restore/*"))) == 1  # the run again is not evidence
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("stage", "more", "phase"),
+    [("measure", (), "measure"), ("pilot", ("pilot.num_measured_steps=3", "pilot.strategies=[ddp]"), "pilot_ddp")],
+    ids=["measure", "pilot"],
+)
+def test_the_clock_decides_no_loss(
+    pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...], stage: str, more: tuple[str, ...], phase: str
+) -> None:
+    """Warm-up ends when the steps have settled: the run again takes as many, whatever its own clock says."""
+    words = (*mine, "parallelism=ddp", "data.num_workers=2", *more)
+    assert pilotkit_cli("stage=lock", *words).returncode == 0
+    result = pilotkit_cli(f"stage={stage}", *words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    folder, _ = _newest(tmp_path, stage)
+    found = json.loads((folder / "phases" / phase / "result.json").read_text(encoding="utf-8"))
+    pilotkit_cli(*BITWISE, "replay.time_rtol=100", f"replay.run={folder.relative_to(tmp_path)}")
+    again, record = _newest(tmp_path, "replay")
+    (config,) = again.glob(f"*/*/{stage}/*/run.yaml")
+    told = yaml.safe_load(config.read_text(encoding="utf-8"))["replay"]["warmup_steps"]
+    assert told[phase] == found["metrics"]["num_warmup_steps"]
+    rows = {row["component"]: row for row in record["details"]["comparison"]}
+    for component in ("losses", "counts"):
+        assert rows[f"{phase}: {component}"]["verdict"] == "same", rows
+    assert rows["lock"]["note"] == "no drift"
 
 
 def test_what_changed_meanwhile_is_named(pilotkit_cli: Any, tmp_path: Path, mine: tuple[str, ...]) -> None:

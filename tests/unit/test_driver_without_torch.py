@@ -108,6 +108,22 @@ def test_a_stage_that_only_reads_records_runs_without_torch(
     assert _who_asked(tmp_path) == ""
 
 
+@pytest.mark.parametrize("mode", ["write", "check"])
+def test_a_lock_waits_for_nothing_that_only_a_decision_needs(
+    tmp_path: Path, without_torch: dict[str, str], pilotkit_cli: Callable[..., Any], mode: str
+) -> None:
+    """NumPy is a fifth of the time that a lock takes, and its gate looks before every stage."""
+    fake = tmp_path / "fake" / "numpy"
+    fake.mkdir()
+    (fake / "__init__.py").write_text(FAKE_TORCH.replace("torch", "numpy"), encoding="utf-8")
+    lock = ("stage=lock", "lock.path=../lock.pilotkit.yaml")
+    (tmp_path / "project").mkdir()
+    for words in ((*lock,), (*lock, f"lock.mode={mode}")):
+        result = pilotkit_cli(*words, env=without_torch, cwd=tmp_path / "project")
+        assert result.returncode == 0, result.stdout + result.stderr
+    assert _who_asked(tmp_path) == ""
+
+
 @pytest.mark.parametrize("stage", ["sweep_status", "sweep_collect"])
 def test_a_sweep_is_followed_without_torch_and_without_slurm(
     tmp_path: Path, without_torch: dict[str, str], pilotkit_cli: Callable[..., Any], stage: str

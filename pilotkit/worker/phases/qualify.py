@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pilotkit.device import describe_stack
+from pilotkit.provenance.builds import has_kernels
 from pilotkit.train.factories import resolve
 from pilotkit.train.precision import DTYPES
 from pilotkit.worker.build import Built, build
@@ -31,7 +32,17 @@ ALL_REDUCE_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
 
 def qualify(session: Session) -> dict[str, Any]:
     """Trace one step; exercise its operators, the extensions, the backends and the whole gradient; then the speed."""
-    config = session.config
+    config, stack = session.config, describe_stack()
+    if stack["arch"] and not has_kernels(stack["arch"], stack["built_for"]):
+        # The first kernel would end the process in words that name neither; the driver says which build is missing.
+        nothing: dict[str, Any] = {
+            "metrics": {},
+            "rows": [],
+            "extensions": {},
+            "operators": [],
+            "not_deterministic": [],
+        }
+        return {**nothing, "stack": stack, "device": session.device.name}
     extensions = load_extensions(config.qualify.extensions)
     built = build(session, strategy="single")
     rows, trace, not_deterministic = _trace_step(built, extensions)
@@ -62,7 +73,7 @@ def qualify(session: Session) -> dict[str, Any]:
     return {
         "metrics": metrics,
         "rows": [dataclasses.asdict(row) for row in rows],
-        "stack": describe_stack(),
+        "stack": stack,
         "extensions": {extension.name: extension.describe() for extension in extensions},
         "operators": sorted(seen),
         "not_deterministic": not_deterministic,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,6 +65,12 @@ def all_reduce_bytes_per_second(device: Device, *, num_bytes: int, repeats: int 
     return 2 * (world - 1) / world * num_bytes / best
 
 
+def _named(name: str, before: str) -> Callable[..., Any]:
+    """torch 2.13 gave these two new names and warns of the old ones."""
+    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, before)
+    return found
+
+
 def _ramp(device: torch.device, dtype: torch.dtype, numel: int = NUMEL) -> Tensor:
     return torch.arange(numel, device=device).to(dtype)
 
@@ -82,13 +89,13 @@ def _broadcast(device: torch.device, dtype: torch.dtype, rank: int, world: int) 
 
 def _all_gather(device: torch.device, dtype: torch.dtype, rank: int, world: int) -> tuple[Tensor, Tensor]:
     gathered = torch.empty(world * NUMEL, device=device, dtype=dtype)
-    dist.all_gather_into_tensor(gathered, _ramp(device, dtype) + rank)
+    _named("all_gather_single", "all_gather_into_tensor")(gathered, _ramp(device, dtype) + rank)
     return gathered, torch.cat([_ramp(device, dtype) + other for other in range(world)])
 
 
 def _reduce_scatter(device: torch.device, dtype: torch.dtype, rank: int, world: int) -> tuple[Tensor, Tensor]:
     share = torch.empty(NUMEL, device=device, dtype=dtype)
-    dist.reduce_scatter_tensor(share, _ramp(device, dtype, world * NUMEL))
+    _named("reduce_scatter_single", "reduce_scatter_tensor")(share, _ramp(device, dtype, world * NUMEL))
     return share, _ramp(device, dtype, world * NUMEL)[rank * NUMEL : (rank + 1) * NUMEL] * world
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from pilotkit.provenance.digest import digest_files
+from pilotkit.provenance.source import CODE_SUFFIXES
 from pilotkit.worker.qualify.rows import FAIL, PASS, Row, words_of
 
 # What a compiled module that launches kernels is linked with (DT_NEEDED names).
@@ -40,9 +42,10 @@ class Extension:
     python_calls: set[str] = field(default_factory=set)
 
     def describe(self) -> dict[str, Any]:
-        """What identifies it, for the set."""
+        """What identifies it, for the set: by content, as one that was built again keeps its version."""
         module = sys.modules.get(self.name)
-        return {"version": _version(self.name, module), "operators": sorted(self.operators)}
+        version, digest = _version(self.name, module), _digest(module)
+        return {"version": version, "digest": digest, "operators": sorted(self.operators)}
 
 
 def load_extensions(names: Sequence[str]) -> list[Extension]:
@@ -158,6 +161,20 @@ def _home(function: Any) -> str:
         owner = getattr(function, "__self__", None)
         module = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
     return str(module).partition(".")[0]
+
+
+def _digest(module: ModuleType | None) -> str | None:
+    """Of the code that Python loads from the module's folder, or of its one file; None when there is no such file."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folders = [Path(folder) for folder in getattr(module, "__path__", [])]
+    root = folders[0] if folders else Path(file).parent
+    below = [path for path in root.rglob("*") if path.suffix in CODE_SUFFIXES] if folders else [Path(file)]
+    try:
+        return digest_files([path for path in below if path.is_file()], root=root)
+    except OSError:
+        return None
 
 
 def _version(name: str, module: ModuleType | None) -> str:

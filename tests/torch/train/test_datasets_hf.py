@@ -30,6 +30,23 @@ def test_texts_are_laid_end_to_end(saved):
     assert b"".join(found) == text[:72]
 
 
+@pytest.mark.parametrize(("given", "asked"), [("abc", "abc"), (None, "main")])
+def test_the_tokenizer_is_that_of_its_revision(saved, monkeypatch, given, asked):
+    """What the lock resolves is what is loaded."""
+    import transformers
+
+    calls = []
+
+    def load(name, revision):
+        calls.append((name, revision))
+        return lambda texts: {"input_ids": [list(text.encode()) for text in texts]}
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
+    options = {"name": saved, "revision": None, "text_column": "text", "tokenizer": "org/net"}
+    datasets.huggingface(split="train", seq_len=8, seed=0, tokenizer_revision=given, **options)
+    assert calls == [("org/net", asked)]
+
+
 def test_unknown_column_lists_the_columns(saved):
     with pytest.raises(ConfigError) as caught:
         rows(saved, text_column="body")

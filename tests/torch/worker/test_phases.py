@@ -206,6 +206,20 @@ def test_warm_up_is_timed_apart(make_run_dir: MakeRunDir) -> None:
     assert (timed.first.step, timed.last.step) == (1, num_warmup_steps + 3)
 
 
+@pytest.mark.parametrize("num_before", [1, 5])
+def test_a_run_again_warms_up_as_long_as_the_first_time(make_run_dir: MakeRunDir, num_before: int) -> None:
+    """The clock ends warm-up; another number of steps would be other losses under the same lock."""
+    from pilotkit.worker.build import build
+    from pilotkit.worker.session import open_session
+
+    run_dir = make_run_dir({"replay.warmup_steps": {"measure": num_before, "pilot_ddp": 9}}, phase="measure")
+    with open_session(run_dir, phase="measure") as session:
+        built = build(session, strategy="single")
+        timed = run_timed_steps(session, built, num_warmup_steps=1, max_warmup_steps=2, num_measured_steps=1, label="x")
+        built.close()
+    assert len(timed.warmup_seconds) == num_before
+
+
 def test_a_pilot_that_was_told_to_stop_goes_on_as_if_it_had_not(
     make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from pilotkit.device import describe_stack
+from pilotkit.worker.phases import qualify as phase
 from pilotkit.worker.qualify.attention import attention_by_definition, check_backend, reference_of
 from pilotkit.worker.qualify.extensions import judge_extension, judge_kernel, load_extensions, watch_calls
 from pilotkit.worker.qualify.gradients import check_gradient
@@ -252,6 +255,34 @@ def test_an_extension_has_to_be_used_and_not_only_importable() -> None:
     assert judge_extension(registers, seen=frozenset(), device_type="cpu").verdict == "FAIL"
     row = judge_extension(broken, seen=seen, device_type="cpu")
     assert row.note == "cannot be imported: ImportError: libcudart.so.12: cannot open shared object file"
+
+
+def test_an_extension_that_was_built_again_is_another_member_of_the_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version and its operators are what they were; only the compiled module's bytes are not."""
+    package = tmp_path / "trial_rebuilt"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '1.0'\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for content in (b"first", b"again", b"first"):
+        (package / "kernels.so").write_bytes(content)
+        (extension,) = load_extensions(["trial_rebuilt"])
+        found.append(extension.describe())
+    del sys.modules["trial_rebuilt"]
+    assert [item["version"] for item in found] == ["1.0"] * 3
+    assert found[0] == found[2] != found[1]
+    assert len(found[0]["digest"]) == 64
+
+
+def test_a_device_without_kernels_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was tried there would end the process: what is said comes from the names of architectures alone."""
+    stack = {**describe_stack(), "arch": "gfx950", "built_for": ["gfx90a", "gfx942"]}
+    monkeypatch.setattr(phase, "describe_stack", lambda: stack)
+    session = SimpleNamespace(config=None, device=SimpleNamespace(name="MI355X"))
+    found = phase.qualify(session)  # type: ignore[arg-type]
+    assert (found["stack"], found["device"], found["metrics"], found["rows"]) == (stack, "MI355X", {}, [])
 
 
 def test_a_compiled_function_counts_as_used() -> None:

@@ -37,6 +37,21 @@ def test_text_comes_back_as_it_was(changed: Callable[..., PilotConfig], tmp_path
     assert type(again.model.kwargs["number"]) is float
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "given", "expected"),
+    [("org/net", None, "abc"), ("org/net", "abc", "abc"), ("org/other", None, None), ("org/other", "main", "main")],
+    ids=["of the model's repository", "said twice", "of another repository", "of another repository, named"],
+)
+def test_weights_and_tokenizer_of_one_repository_have_one_revision(
+    configure: Configure, tmp_path: Path, tokenizer: str, given: str | None, expected: str | None
+) -> None:
+    hub = ("model=hf", "model.name=org/net", "model.revision=abc", "data=hf", "data.name=org/rows")
+    more = (f"data.kwargs.tokenizer_revision={given}",) if given else ()
+    config = configure(*hub, f"data.kwargs.tokenizer={tokenizer}", *more)
+    assert config.data.kwargs["tokenizer_revision"] == expected
+    assert round_trip(config, tmp_path) == config
+
+
 def each_option_once() -> list[tuple[str, ...]]:
     """Every option of every group in as few configurations as there are options in the largest group."""
     groups = {name: options for name, options in list_groups().items() if name != "experiment"}

@@ -52,6 +52,34 @@ def told(configure: Configure, *overrides: str) -> str:
             "    to mend: shorten train.seq_len, or set model.kwargs.max_seq_len=2048",
             id="longer than the model takes",
         ),
+        pytest.param(  # case R94: what is not there is refused, and nothing else taken for it
+            ["optimizer.name=adamw8bit"],
+            "optimizer.name=adamw8bit\n    allowed: one of adamw, adam, sgd\n"
+            "    to mend: for example optimizer.name=adamw",
+            id="an optimizer that is not there",
+        ),
+        pytest.param(
+            ["qualify.archs=[sm90,gfx942+]"],
+            "qualify.archs=['sm90', 'gfx942+']\n"
+            "    allowed: architectures as torch names them: sm_90, gfx942, or sm_80+ for that one and any newer\n"
+            "    to mend: for example qualify.archs=[sm_80+]",
+            id="architectures",
+        ),
+        pytest.param(
+            [
+                "model=hf",
+                "model.name=org/net",
+                "model.revision=abc",
+                "data=hf",
+                "data.name=org/rows",
+                "data.kwargs.tokenizer=org/net",
+                "data.kwargs.tokenizer_revision=main",
+            ],
+            "data.kwargs.tokenizer_revision=main\n"
+            "    allowed: the revision of the model, whose repository this is: abc\n"
+            "    to mend: leave it out, and it is the model's, or give both the same commit",
+            id="weights and tokenizer of two revisions",
+        ),
         pytest.param(
             ["optimizer.betas=[0.9,1.0]"],
             "optimizer.betas=[0.9, 1.0]\n    allowed: two numbers in [0, 1)\n"

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotkit.decide.qualify import is_qualified, judge_cards, judge_package, judge_speed, judge_stack, reasons, row
+import pilotkit
+from pilotkit.decide.qualify import (
+    MENDS,
+    is_qualified,
+    judge_cards,
+    judge_package,
+    judge_speed,
+    judge_stack,
+    reasons,
+    row,
+    with_mends,
+)
 
 # As torch reports them: get_arch_list() and the properties of 2.9 with CUDA 12.8, and of 2.9 with ROCm 6.4 (recorded).
 CUDA: dict[str, Any] = {
@@ -43,10 +56,17 @@ CPU: dict[str, Any] = {"torch": "2.9.1+cpu", "cuda": None, "hip": None, "arch": 
             "has kernels for sm_110",
         ),
         (CUDA, "cuda", ["sm_100"], ["PASS", "FAIL"], "the application needs sm_100"),
+        (CUDA, "cuda", ["sm_80+"], ["PASS"], "has kernels for sm_90"),
+        (CUDA, "cuda", ["sm_100+", "gfx942"], ["PASS", "FAIL"], "the application needs sm_100+ or gfx942"),
+        (ROCM, "rocm", ["sm_80+"], ["PASS", "FAIL"], "the application needs sm_80+"),
+        ({**CUDA, "built_for": ["sm_80", "sm_90a"]}, "cuda", [], ["PASS"], "has kernels for sm_90"),
+        (CPU, "cpu", ["sm_80+"], ["PASS", "NOT RUN"], "the CPU has no architecture to compare with sm_80+"),
     ],
     ids=[
         "cuda", "rocm", "cpu", "cuda build, amd node", "rocm build, nvidia node", "cpu build", "same major version",
         "gfx arch that is not built for", "too old", "by ptx", "not the one the application needs",
+        "a newer one will do", "older than the least", "another vendor's", "for this one architecture alone",
+        "no architecture",
     ],
 )  # fmt: skip
 def test_build_and_device(
@@ -90,3 +110,23 @@ def test_framework_alone_never_reads_qualified() -> None:
     broken = [*exercised, row("kernel", "a::b", "FAIL", "is gone")]
     assert not is_qualified(broken)
     assert reasons(broken) == ["kernel a::b: is gone"]
+
+
+def test_what_failed_says_how_to_mend_it() -> None:
+    rows = [row("kernel", "a::b", "FAIL", "is gone"), row("kernel", "a::c", "PASS", "dispatched in the step")]
+    assert with_mends(rows) == [
+        {**rows[0], "note": f"is gone; {MENDS['kernel']}"},
+        rows[1],
+    ]
+
+
+def test_every_kind_of_check_has_its_mend() -> None:
+    """The kinds are those that the files of the worker and of the judge write down."""
+    root = Path(pilotkit.__file__).parent
+    files = [*(root / "worker/qualify").glob("*.py"), root / "worker/phases/qualify.py", root / "decide/qualify.py"]
+    words = {word for file in files for word in re.findall(r'\b(?:Row|row)\("([a-z ]+)"', file.read_text("utf-8"))}
+    words |= {
+        word for file in files for word in re.findall(r'check(?:, title)? = "([a-z ]+)"', file.read_text("utf-8"))
+    }
+    assert {"build", "extension", "operator", "cards"} <= words
+    assert words == set(MENDS)

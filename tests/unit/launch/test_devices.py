@@ -35,6 +35,16 @@ def judged(seen: dict[str, Any], environ: dict[str, str] | None = None, *, vendo
             id="another one",
         ),
         pytest.param(
+            {"names": [], "driver_count": None, "present": [], "cuda": None, "hip": None},
+            f"hardware=h100 is not on this node (visible: none; torch 2.13.0 is built for the CPU only). {ELSEWHERE}",
+            id="a build for the CPU where no device is known",
+        ),
+        pytest.param(
+            {"names": [], "driver_count": None, "present": [H100] * 8, "cuda": None, "hip": "6.4"},
+            f"torch 2.13.0 is built for ROCm, and this node has 8 x {H100}: install the CUDA build of torch",
+            id="a build for ROCm on an NVIDIA node",
+        ),
+        pytest.param(
             {"names": [H100, "NVIDIA T4"], "driver_count": 2},
             f"the visible devices are mixed: {H100}, NVIDIA T4; hide the others from this run",
             id="mixed",
@@ -48,6 +58,37 @@ def judged(seen: dict[str, Any], environ: dict[str, str] | None = None, *, vendo
 )
 def test_refused(seen: dict[str, Any], problem: str) -> None:
     assert judged(seen) == Devices(0, problem=problem)
+
+
+def test_a_wheel_for_cuda_on_an_amd_node() -> None:
+    seen = {"names": [], "driver_count": None, "present": ["gfx942"] * 8, "cuda": "12.8", "hip": None}
+    assert judged(seen, vendor="amd").problem == (
+        "torch 2.13.0 is built for CUDA, and this node has 8 x gfx942: install the ROCm build of torch"
+    )
+
+
+@pytest.mark.parametrize("mask", ["", "-1", "0,0", "NoDevFiles", "abc", "8", "GPU-a,GPU-a", "MIG-a,MIG-a"])
+def test_a_mask_that_hides_every_device_is_named(mask: str) -> None:
+    seen = {"names": [], "driver_count": 8, "present": [H100] * 8, "cuda": "12.8", "hip": None}
+    problem = judged(seen, {"CUDA_VISIBLE_DEVICES": mask, "HIP_VISIBLE_DEVICES": "1"}).problem
+    assert problem == (
+        f"hardware=h100 is not on this node (visible: none, CUDA_VISIBLE_DEVICES={mask} leaves none; torch 2.13.0). "
+        "Unset CUDA_VISIBLE_DEVICES, run the same command on a node that has it, or take hardware=cpu to try "
+        "everything here"
+    )
+
+
+def test_two_masks_that_hide_every_device_are_named() -> None:
+    seen = {"names": [], "driver_count": 8, "cuda": None, "hip": "6.4"}
+    problem = judged(seen, {"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}, vendor="amd").problem
+    assert problem is not None
+    assert "ROCR_VISIBLE_DEVICES= leaves none, HIP_VISIBLE_DEVICES= leaves none; torch 2.13.0). Unset ROCR" in problem
+
+
+def test_a_mask_of_nothing_is_not_blamed() -> None:
+    seen = {"names": [], "driver_count": 0, "present": [], "cuda": "12.8", "hip": None}
+    problem = judged(seen, {"CUDA_VISIBLE_DEVICES": "0"}).problem
+    assert problem == f"hardware=h100 is not on this node (visible: none; torch 2.13.0). {ELSEWHERE}"
 
 
 def test_all_of_a_node() -> None:

@@ -99,6 +99,18 @@ def test_the_earliest_error_is_the_cause(phase: PhaseDir) -> None:
     assert found.failure.traceback == "Traceback ..."
 
 
+def test_a_kernel_without_a_fixed_order_is_told_in_our_options(phase: PhaseDir) -> None:
+    """The text of torch 2.13, which advises calls that nobody here makes."""
+    words = "put_ does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'."
+    write_error(phase, 0, 1.0, summary=f"RuntimeError: {words} You can turn off determinism just for this operation")
+    found = ended(phase, 1)
+    assert found.failure is not None
+    assert found.failure.summary == (
+        "rank 0: put_ has no deterministic kernel here; do without it, or set train.deterministic=false, and two runs "
+        "of one lock need not be equal"
+    )
+
+
 class Killed(NamedTuple):
     log: str
     returncode: int

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pilotkit.provenance import git
-from pilotkit.provenance.git import NO_REPOSITORY, GitState, read_git
+from pilotkit.provenance.difference import read_difference
+from pilotkit.provenance.git import BROKEN, NO_REPOSITORY, GitState, read_git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -159,6 +160,44 @@ def test_bare_repository(tmp_path: Path) -> None:
     assert read_git(tmp_path) == GitState("unknown", None, reason="a git repository without a work tree")
 
 
+def test_a_repository_that_has_lost_a_part_is_not_none(repository: Path) -> None:
+    """git then says the same words as where there never was one; no lock may take that for the latter."""
+    (repository / ".git/HEAD").unlink()
+    (repository / "pkg").mkdir()
+    assert read_git(repository) == read_git(repository / "pkg") == GitState("unknown", None, reason=BROKEN)
+
+
+def test_a_worktree_speaks_for_itself_and_not_when_its_repository_has_moved(repository: Path, tmp_path: Path) -> None:
+    run(repository, "worktree", "add", "--quiet", str(tmp_path / "tree"))
+    assert read_git(tmp_path / "tree") == GitState("clean", run(repository, "rev-parse", "HEAD"))
+    (tmp_path / "tree/train.py").write_text("lr = 2\n")
+    assert (read_git(tmp_path / "tree").state, read_git(repository).state) == ("dirty", "clean")
+    repository.rename(tmp_path / "elsewhere")
+    assert read_git(tmp_path / "tree") == GitState("unknown", None, reason=BROKEN)
+
+
+def test_a_shallow_clone_is_its_commit(repository: Path, tmp_path: Path) -> None:
+    (repository / "train.py").write_text("lr = 2\n")
+    run(repository, "commit", "--quiet", "--all", "--message", "second")
+    run(tmp_path, "clone", "--quiet", "--depth", "1", repository.as_uri(), "shallow")
+    assert read_git(tmp_path / "shallow") == GitState("clean", run(repository, "rev-parse", "HEAD"))
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_what_git_was_told_not_to_look_at_is_looked_at(repository: Path, flag: str) -> None:
+    run(repository, "update-index", flag, "train.py")
+    assert read_git(repository).state == "clean"  # as it was committed
+    digests = set()
+    for text in ("lr = 2\n", "lr = 3\n", None):
+        (repository / "train.py").write_text(text) if text else (repository / "train.py").unlink()
+        assert run(repository, "status", "--porcelain") == ""
+        state = read_git(repository)
+        assert (state.state, state.reason) == ("dirty", "not looked at by git: train.py")
+        digests.add(state.diff_digest)
+    assert len(digests) == 3
+    assert None not in digests
+
+
 def test_git_missing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
     assert read_git(repository) == GitState("unknown", None, reason="git is not installed")
@@ -276,7 +315,8 @@ def test_without_digest_files_are_not_read(repository: Path) -> None:
     assert (state.state, state.diff_digest, state.reason) == ("dirty", None, "1 changed file")
 
 
-def test_change_inside_a_submodule_is_seen(repository: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def with_submodule(repository: Path, tmp_path: Path) -> Path:
     inner = tmp_path / "inner"
     inner.mkdir()
     run(inner, "init", "--quiet")
@@ -285,6 +325,28 @@ def test_change_inside_a_submodule_is_seen(repository: Path, tmp_path: Path) -> 
     run(inner, "commit", "--quiet", "--message", "inner")
     run(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "lib")
     run(repository, "commit", "--quiet", "--message", "submodule")
+    return repository
+
+
+def test_a_submodule_that_is_not_checked_out_is_not_clean(with_submodule: Path, tmp_path: Path) -> None:
+    """Its code is not there, and git says clean."""
+    assert read_git(with_submodule).state == "clean"
+    run(tmp_path, "clone", "--quiet", str(with_submodule), "clone")
+    assert run(tmp_path / "clone", "status", "--porcelain") == ""
+    state = read_git(tmp_path / "clone")
+    assert (state.state, state.reason) == ("dirty", "submodule not checked out: lib")
+    assert state.diff_digest is not None
+    run(tmp_path / "clone", "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")
+    assert read_git(tmp_path / "clone").state == "clean"
+
+
+def test_a_submodule_whose_repository_is_gone_is_no_answer(with_submodule: Path) -> None:
+    (with_submodule / "lib/.git").write_text("gitdir: ../nowhere\n")
+    assert read_git(with_submodule) == GitState("unknown", None, reason=BROKEN)
+
+
+def test_change_inside_a_submodule_is_seen(with_submodule: Path) -> None:
+    repository = with_submodule
     run(repository, "config", "submodule.lib.ignore", "all")
     assert read_git(repository).state == "clean"
     digests = set()
@@ -293,4 +355,6 @@ def test_change_inside_a_submodule_is_seen(repository: Path, tmp_path: Path) -> 
         state = read_git(repository)
         assert state.state == "dirty"
         digests.add(state.diff_digest)
+        # What brings it back is the text, not that something in there is dirty.
+        assert f"-a = 1\n+{text}" in read_difference(repository, untracked=[])
     assert len(digests) == 2

@@ -144,16 +144,6 @@ WHEEL = Distribution("mine", "1.0", "local", "file:///home/a/mine.whl#sha256=12a
         ),
         pytest.param({"git": replace(CLEAN, reason="")}, {"git": replace(CLEAN, reason="words")}, id="reason-of-git"),
         pytest.param(
-            {"distributions": [EDITABLE]},
-            {"distributions": [replace(EDITABLE, source="file:///home/b/mine")]},
-            id="folder-of-an-editable-install",
-        ),
-        pytest.param(
-            {"distributions": [WHEEL]},
-            {"distributions": [replace(WHEEL, source="file:///tmp/mine.whl#sha256=12ab")]},
-            id="folder-of-a-wheel",
-        ),
-        pytest.param(
             {"container": PINNED},
             {"container": replace(PINNED, image=IMAGE.replace("x@", "x:1.2@"))},
             id="tag-beside-a-digest",
@@ -280,7 +270,7 @@ def test_what_nobody_resolved_is_no_lock(changes: dict[str, Any], fields: list[s
         pytest.param({"container": Container(None, None, False)}, [], id="no-container"),
         pytest.param(
             {"git": GitState("dirty", COMMIT, "9f", [], "2 changed files")},
-            ["the working tree is dirty: 2 changed files; commit them."],
+            ["the working tree is dirty: 2 changed files; commit or restore them."],
             id="dirty",
         ),
         pytest.param(
@@ -337,10 +327,12 @@ def test_what_nobody_resolved_is_no_lock(changes: dict[str, Any], fields: list[s
                     replace(EDITABLE, name="ours", code="1a", code_state="dirty"),
                     replace(EDITABLE, name="theirs", code="1a", code_state="clean"),
                     replace(WHEEL, name="a"),
+                    replace(EDITABLE, name="b.pth", version="none", code="1a"),
                     replace(WHEEL, name="z", source="file:///home/a/z"),
                 ]
             },
             [
+                "b.pth puts a folder on the path of Python that belongs to no package: only this machine has its code.",
                 "package mine 1.0 is installed editable: nothing pins its code.",
                 "package ours 1.0 is installed editable: only this machine has its code.",
                 "package z 1.0 was installed from a local folder: nobody else has it.",
@@ -388,3 +380,18 @@ def test_drift_is_grouped_by_what_it_voids() -> None:
     both, one = "pilotkit: 0.1.0 -> 0.2.0", "environment.CUDA_VISIBLE_DEVICES: absent -> 1"
     assert comparison.by_group() == {"numerics": [both], "memory": [both, one], "speed": [both, one], "restore": [both]}
     assert comparison.by_voids() == {"numerics, memory, speed, restore": [both], "memory, speed": [one]}
+
+
+def test_the_file_that_is_committed_names_no_folder_of_this_machine() -> None:
+    """Two checkouts of one state give the same bytes."""
+
+    def text(home: str) -> str:
+        sources = {"ours": f"file://{home}/ours", "wheel": f"file://{home}/w-1.0.whl#sha256=1a"}
+        origins = {"ours": "editable", "wheel": "local"}
+        return to_yaml(
+            make(distributions=[Distribution(name, "1.0", origins[name], sources[name]) for name in sources])  # type: ignore[arg-type]
+        )
+
+    assert text("/home/a") == text("/scratch/b/c")
+    assert "source: file:w-1.0.whl#sha256=1a\n" in text("/home/a")
+    assert "source: file:ours\n" in text("/home/a")

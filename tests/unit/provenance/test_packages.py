@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -91,12 +92,86 @@ def test_leftover_without_metadata_is_passed_over(site: Path) -> None:
     assert [item.name for item in installed_distributions()] == ["good"]
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("Metadata-Version: 2.1\r\nName: A.b \r\nVersion:1.0\r\n\r\nName: other\r\n", "a-b", "1.0"),
+        ("name: a\nVERSION:\t2.0+cpu\n\nVersion: 3.0\n", "a", "2.0+cpu"),
+        ("Name: a\nSummary: words\nVersion: 1.0", "a", "1.0"),
+    ],
+    ids=["carriage returns", "other case", "no description"],
+)
+def test_the_head_of_the_metadata_is_read_and_not_its_description(
+    site: Path, text: str, name: str, version: str
+) -> None:
+    (site / "a-1.dist-info").mkdir()
+    (site / "a-1.dist-info/METADATA").write_text(text, newline="")
+    (installed,) = importlib.metadata.distributions()
+    assert (re.sub("[.]", "-", installed.metadata["Name"].strip().lower()), installed.version) == (name, version)
+    assert installed_distributions() == [Distribution(name, version, "index", None)]
+
+
+@pytest.mark.parametrize("text", ["Name: a\n\nVersion: 1.0\n", "Name:\nVersion: 1.0\n", "Version: 1.0\n"])
+def test_metadata_without_a_name_or_version_is_passed_over(site: Path, text: str) -> None:
+    (site / "a-1.dist-info").mkdir()
+    (site / "a-1.dist-info/METADATA").write_text(text)
+    assert installed_distributions() == []
+
+
 def test_checkout_on_the_path_is_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "checkout/a.egg-info"
     folder.mkdir(parents=True)
     (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: a\nVersion: 1.0\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout")])
     assert installed_distributions() == [Distribution("a", "1.0", "editable", (tmp_path / "checkout").as_uri())]
+
+
+@pytest.mark.parametrize("place", ["theirs_cuda.cpython-311.so", "src/theirs/kernels.so"])
+def test_an_extension_that_was_compiled_in_place_counts_although_git_ignores_it(
+    site: Path, tmp_path: Path, place: str
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / place).parent.mkdir(parents=True, exist_ok=True)
+    (checkout / ".gitignore").write_text("*.so\n.venv\n")
+    (checkout / place).write_bytes(b"first")
+    (checkout / ".venv").mkdir()
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *identity, *arguments], cwd=checkout, check=True, capture_output=True)
+    install(site, "theirs", direct={"url": checkout.as_uri(), "dir_info": {"editable": True}})
+    (site / "theirs-1.0.dist-info/top_level.txt").write_text("theirs\ntheirs_cuda\n")
+
+    def code() -> str | None:
+        (item,) = editable.with_code(installed_distributions())
+        assert item.code_state == "clean"
+        return item.code
+
+    before = code()
+    (checkout / ".venv/torch.so").write_bytes(b"somebody else's")
+    assert code() == before
+    (checkout / place).write_bytes(b"again")
+    assert code() != before
+
+
+def test_the_folder_of_a_path_file_is_pinned_by_its_code_or_with_the_package_that_it_belongs_to(
+    site: Path, tmp_path: Path
+) -> None:
+    """Python imports from there, and no metadata tells of it."""
+    for name in ("loose/tool.py", "checkout/src/theirs.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("x = 1\n")
+    checkout = (tmp_path / "checkout").as_uri()
+    install(site, "theirs", direct={"url": checkout, "dir_info": {"editable": True}})
+    (site / "__editable__.theirs.pth").write_text(f"{tmp_path / 'checkout/src'}\n")
+    (site / "mine.pth").write_text(f"# words\nimport sys\n{tmp_path / 'loose'}\n/nowhere\n../loose\n")
+    found = {item.name: item for item in editable.with_code(installed_distributions())}
+    assert list(found) == ["mine.pth", "mine.pth#2", "theirs"]
+    assert (found["mine.pth"].origin, found["mine.pth"].version) == ("editable", "none")
+    assert found["mine.pth"].code == found["mine.pth#2"].code is not None
+    (tmp_path / "loose/tool.py").write_text("x = 2\n")
+    again = {item.name: item for item in editable.with_code(installed_distributions())}
+    assert again["mine.pth"].code != found["mine.pth"].code
+    assert again["theirs"] == found["theirs"]
 
 
 def test_target_folder_of_an_installer_is_not_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,6 +185,7 @@ def test_this_environment_agrees_with_the_standard_library() -> None:
     found = {item.name: item.version for item in installed_distributions()}
     assert found["pytest"] == importlib.metadata.version("pytest")
     assert found["omegaconf"] == importlib.metadata.version("omegaconf")
+    assert all(importlib.metadata.version(name) == version for name, version in found.items())
 
 
 @pytest.fixture

@@ -84,9 +84,12 @@ def test_card_table_of_prove_and_of_restore() -> None:
     rows = [
         {"item": "load", "verdict": "PASS", "note": "1 s"},
         {"component": "optimizer", "verdict": "FAIL", "note": None},
+        {"check": "operator", "subject": "aten::mm bfloat16", "verdict": "PASS", "note": ""},
     ]
     assert to_text(card_table(rows)) == (
-        "item        verdict   note\n──────────────────────────\nload        PASS      1 s\noptimizer   FAIL\n"
+        "item                         verdict   note\n───────────────────────────────────────────\n"
+        "load                         PASS      1 s\noptimizer                    FAIL\n"
+        "operator aten::mm bfloat16   PASS\n"
     )
 
 
