@@ -1,0 +1,108 @@
+"""Parameters that a step's backward did not reach: right where that is looked for, refused by name where it is not.
+
+A plain loop leaves such a parameter alone. DDP waits for its gradient, for ever where another rank has one, and a
+sharded group reduces what each rank has, so ranks that used different ones (experts without a row) would add up
+gradients of different parameters. Called by the trainer, which tells it of every step on every rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import cast
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from pilotkit.errors import ConfigError, Problem
+from pilotkit.train.ranks import can_differ, gather_objects
+
+_DDP_WAITS_FOR = re.compile(r"did not receive grad for rank \d+\s*:([\s\d]+)")
+
+
+class UnusedParameters:
+    """Of one model under one strategy. `check` is called after the last backward of a step, before the update."""
+
+    def __init__(self, model: nn.Module, *, strategy: str, search: bool) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._search = search
+        self._reached: set[str] | None = None
+        self._usual: set[str] | None = None
+        self._trainable = {name: param for name, param in model.named_parameters() if param.requires_grad}
+        if isinstance(model, FSDPModule) and can_differ(model):
+            self._reached = set()
+            self._watch_sharded()
+
+    def check(self, *, step: int) -> None:
+        """Raises ConfigError with the names where the search is off and something is amiss."""
+        if self._strategy == "ddp" and not self._search:
+            self._check_ddp(step)
+        elif self._reached is not None:
+            self._check_sharded(self._reached, step)
+
+    def _check_ddp(self, step: int) -> None:
+        """Two things leave DDP waiting: no gradient at all, and none in the last backward, the one that reduces."""
+        missed = [name for name, param in self._trainable.items() if param.grad is None]
+        missed = missed or self._not_in_the_last_backward()
+        if missed:
+            raise _refusal(f"no gradient reached {_shown(missed)} in step {step}", price="a graph walk a step")
+
+    def _not_in_the_last_backward(self) -> list[str]:
+        model = self._model
+        try:
+            model._check_reducer_finalized()  # type: ignore[operator]  # DDP's own method, which torch has no types for
+        except RuntimeError as error:
+            found = _DDP_WAITS_FOR.search(str(error))
+            names = list(self._trainable)
+            return [names[int(index)] for index in found[1].split()] if found else ["some parameters"]
+        return []
+
+    def _check_sharded(self, reached: set[str], step: int) -> None:
+        """Without the search ranks agree in the first step, and each looks at itself in the following ones."""
+        here = self._trainable.keys() - reached
+        reached.clear()
+        price = "one more exchange a step"
+        if self._search or self._usual is None:
+            everywhere = gather_objects(sorted(here))
+            nowhere = here.intersection(*everywhere)
+            somewhere = {name for names in everywhere for name in names} - nowhere
+            if somewhere and not self._search:
+                words = f"in step {step} a gradient reached {_shown(sorted(somewhere))} on some ranks and not on others"
+                raise _refusal(words, price=price)
+            self._usual = nowhere
+        elif here != self._usual:
+            changed = here.symmetric_difference(self._usual)
+            words = f"a gradient reaches {_shown(sorted(changed))} in some steps and not in others (step {step})"
+            raise _refusal(words, price=price)
+        # Reduced as zeros, which the optimizer would decay and carry on: what no rank used has no gradient.
+        for name in self._usual:
+            self._trainable[name].grad = None
+
+    def _watch_sharded(self) -> None:
+        """Each group in turn is gathered once: a gradient first belongs to the whole parameter, which torch keeps."""
+        seen: set[int] = set()
+        for path, group in self._model.named_modules():
+            if not isinstance(group, FSDPModule):
+                continue
+            group.unshard()
+            for name, param in cast(nn.Module, group).named_parameters(prefix=path):
+                if param.requires_grad and not isinstance(param, DTensor) and id(param) not in seen:
+                    seen.add(id(param))
+                    param.register_post_accumulate_grad_hook(partial(self._note, name))
+            group.reshard()
+
+    def _note(self, name: str, _param: Tensor) -> None:
+        assert self._reached is not None
+        self._reached.add(name)
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(name.removeprefix("module.") for name in names)
+
+
+def _refusal(words: str, *, price: str) -> ConfigError:
+    fix = f"{words}; freeze them (requires_grad=False), or set this to true ({price})"
+    return ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])
