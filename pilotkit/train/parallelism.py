@@ -68,9 +68,6 @@ def parallelize(
             kept = MixedPrecisionPolicy(reduce_dtype=policy.reduce_dtype, cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=kept)
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
-    if hasattr(model, "set_reduce_scatter_unused_params"):  # torch 2.13
-        # Else ranks that used different parameters would reduce pieces of different length; see `unused`.
-        cast(Any, model).set_reduce_scatter_unused_params(True)
     return model
 
 

@@ -118,7 +118,12 @@ class Trainer:
         self._is_sharded = strategy in SHARDED
         self._same_blocks = False
         self._moving_buffers = MovingBuffers(model)
-        self._unused = UnusedParameters(model, strategy=strategy, search=find_unused_parameters)
+        self._unused = UnusedParameters(
+            model,
+            strategy=strategy,
+            search=find_unused_parameters,
+            adds_up_in_another_dtype=grad_accum_steps > 1 and precision.compute_dtype != precision.reduce_dtype,
+        )
 
     def train_step(self, sections: Sections = no_sections) -> StepResult:
         """One optimizer step over grad_accum_steps micro-batches.
@@ -186,10 +191,11 @@ class Trainer:
 
     def _forward_backward(self, batch: dict[str, Tensor], *, is_last: bool, sections: Sections) -> Tensor:
         """The micro-batch's own loss, detached; gradients are those of its share in the step's mean."""
-        with gradient_sync(self.model, strategy=self._strategy, is_last=is_last):
+        is_reduced = is_last or self._unused.reduces_each_micro_batch
+        with gradient_sync(self.model, strategy=self._strategy, is_last=is_reduced):
             with sections.section("forward"), self._precision.autocast(self.device, sharded=self._is_sharded):
                 loss = _loss_of(self._forward(batch))
-            with sections.section("backward"):
+            with sections.section("backward"), self._unused.explained(step=self.step + 1):
                 share = loss / self._grad_accum_steps
                 backward: Any = share if self.scaler is None else self.scaler.scale(share)
                 backward.backward()

@@ -8,9 +8,10 @@ gradients of different parameters. Called by the trainer, which tells it of ever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -19,22 +20,46 @@ from torch.distributed.tensor import DTensor
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.train.ranks import can_differ, gather_objects
 
+SHARDED_PRICE = "one more exchange a step, and with mixed precision one reduction a micro-batch"
+_TWO_DTYPES = "expects uniform gradient dtype"
 _DDP_WAITS_FOR = re.compile(r"did not receive grad for rank \d+\s*:([\s\d]+)")
 
 
 class UnusedParameters:
     """Of one model under one strategy. `check` is called after the last backward of a step, before the update."""
 
-    def __init__(self, model: nn.Module, *, strategy: str, search: bool) -> None:
+    def __init__(self, model: nn.Module, *, strategy: str, search: bool, adds_up_in_another_dtype: bool) -> None:
+        """`adds_up_in_another_dtype`: gradients of several micro-batches are, and so differ from those of one."""
         self._model = model
         self._strategy = strategy
         self._search = search
         self._reached: set[str] | None = None
         self._usual: set[str] | None = None
+        self._another_dtype = adds_up_in_another_dtype
         self._trainable = {name: param for name, param in model.named_parameters() if param.requires_grad}
         if isinstance(model, FSDPModule) and can_differ(model):
             self._reached = set()
+            reduce_unused(model, allowed=True)
             self._watch_sharded()
+
+    @property
+    def reduces_each_micro_batch(self) -> bool:
+        """Whether no micro-batch may be added up before it is reduced: torch reduces one dtype at a time, and what only
+        the last one reached has that of computation. Without the search this is only so until ranks have agreed."""
+        return self._reached is not None and self._another_dtype and (self._search or self._usual is None)
+
+    @contextmanager
+    def explained(self, *, step: int) -> Iterator[None]:
+        """Around each backward. Raises ConfigError where a sharded group has gradients of two dtypes."""
+        before = set(self._reached or ())
+        try:
+            yield
+        except AssertionError as error:
+            if self._reached is None or _TWO_DTYPES not in str(error):
+                raise
+            missed = self._trainable.keys() - before - (self._usual or set())
+            words = f"a gradient reaches {_shown(sorted(missed))} in some micro-batches and not in others (step {step})"
+            raise _refusal(words, price=SHARDED_PRICE) from error
 
     def check(self, *, step: int) -> None:
         """Raises ConfigError with the names where the search is off and something is amiss."""
@@ -64,19 +89,21 @@ class UnusedParameters:
         """Without the search ranks agree in the first step, and each looks at itself in the following ones."""
         here = self._trainable.keys() - reached
         reached.clear()
-        price = "one more exchange a step"
         if self._search or self._usual is None:
             everywhere = gather_objects(sorted(here))
             nowhere = here.intersection(*everywhere)
             somewhere = {name for names in everywhere for name in names} - nowhere
             if somewhere and not self._search:
                 words = f"in step {step} a gradient reached {_shown(sorted(somewhere))} on some ranks and not on others"
-                raise _refusal(words, price=price)
+                raise _refusal(words, price=SHARDED_PRICE)
             self._usual = nowhere
+            if nowhere and self._another_dtype and not self._search:
+                # Zeros in their place would have the dtype of one micro-batch; they are left out on every rank.
+                reduce_unused(self._model, allowed=False)
         elif here != self._usual:
             changed = here.symmetric_difference(self._usual)
             words = f"a gradient reaches {_shown(sorted(changed))} in some steps and not in others (step {step})"
-            raise _refusal(words, price=price)
+            raise _refusal(words, price=SHARDED_PRICE)
         # Reduced as zeros, which the optimizer would decay and carry on: what no rank used has no gradient.
         for name in self._usual:
             self._trainable[name].grad = None
@@ -97,6 +124,13 @@ class UnusedParameters:
     def _note(self, name: str, _param: Tensor) -> None:
         assert self._reached is not None
         self._reached.add(name)
+
+
+def reduce_unused(model: nn.Module, *, allowed: bool) -> None:
+    """Whether a sharded group reduces zeros for what a rank did not reach. Else ranks that used different parameters
+    would reduce pieces of different length. Nothing before torch 2.13."""
+    if hasattr(model, "set_reduce_scatter_unused_params"):
+        cast(Any, model).set_reduce_scatter_unused_params(allowed)
 
 
 def _shown(names: Iterable[str]) -> str:

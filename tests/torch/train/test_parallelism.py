@@ -95,6 +95,22 @@ def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks, workl
         assert found["decayed"] is expected["decayed"] is False
 
 
+def test_experts_with_several_micro_batches_in_mixed_precision(two_ranks, workload):
+    """What only the last micro-batch reached has another dtype than what was added up; torch reduces one at a time."""
+    expected = workload._routed(None, accumulated=4, precision=workload.BF16_MIXED)
+    for found in two_ranks["routed_fsdp_mixed"]:
+        assert found["message"] == "nothing was raised"
+        assert found["losses"] == pytest.approx(expected["losses"], rel=0.01)
+        assert found["grad_norms"] == pytest.approx(expected["grad_norms"], rel=0.02)
+        assert found["decayed"] is False
+
+
+def test_a_layer_that_no_rank_uses_is_left_alone_under_sharding(two_ranks):
+    for found in two_ranks["never_used"]:
+        assert found["decayed"] is False
+        assert len(found["losses"]) == 3
+
+
 @pytest.mark.parametrize(
     ("scenario", "key", "words"),
     [
@@ -102,7 +118,8 @@ def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks, workl
             "routed_fsdp",
             "parallelism.find_unused_parameters=False",
             "in step 1 a gradient reached experts.0.0.bias, experts.0.0.weight on some ranks and not on others; freeze "
-            "them (requires_grad=False), or set this to true (one more exchange a step)",
+            "them (requires_grad=False), or set this to true (one more exchange a step, and with mixed precision one "
+            "reduction a micro-batch)",
         ),
         (
             "experts_are_blocks",

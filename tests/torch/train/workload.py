@@ -336,6 +336,15 @@ def _used_in_the_first_micro_batch(out: Path) -> dict[str, Any]:
     return {"message": "nothing was raised"}
 
 
+def _never_used(out: Path) -> dict[str, Any]:
+    """Left alone by the plain loop; with several micro-batches in mixed precision torch has gradients of two dtypes."""
+    model = build_model()
+    model.unused_head = torch.nn.Linear(16, 2, bias=False)
+    before = model.unused_head.weight.detach().clone()
+    trainer = build_trainer(strategy="fsdp", model=model, grad_accum_steps=2, precision=BF16_MIXED)
+    return {**run_steps(trainer, 3), "decayed": not torch.equal(_whole(model.unused_head.weight), before)}
+
+
 def _scalar(out: Path) -> dict[str, Any]:
     model = build_model()
     model.temperature = torch.nn.Parameter(torch.tensor(1.0))
@@ -372,6 +381,10 @@ SCENARIOS = {
     "routed_fsdp_searched": lambda out: _routed(out, strategy="fsdp", accumulated=2, find_unused_parameters=True),
     "routed_hsdp_searched": lambda out: _routed(out, strategy="hsdp", dp_replicate=2, find_unused_parameters=True),
     "routed_ddp_searched": lambda out: _routed(out, strategy="ddp", accumulated=2, find_unused_parameters=True),
+    "routed_fsdp_mixed": lambda out: _routed(
+        out, strategy="fsdp", accumulated=2, precision=BF16_MIXED, find_unused_parameters=True
+    ),
+    "never_used": _never_used,
     "experts_are_blocks": lambda out: _routed(out, strategy="fsdp", model={"experts_are_blocks": True}),
     "upcast": lambda out: _routed(
         out, strategy="fsdp", model={"upcast": True}, precision=BF16_MIXED, find_unused_parameters=True
