@@ -8,17 +8,20 @@ gradients of different parameters. Called by the trainer, which tells it of ever
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pilotkit.errors import ConfigError, Problem
 from pilotkit.train.ranks import can_differ, gather_objects
+from pilotkit.train.sharded_forward import OTHERS
 
 SHARDED_PRICE = "one more exchange a step, and with mixed precision one reduction a micro-batch"
 _TWO_DTYPES = "expects uniform gradient dtype"
@@ -35,6 +38,7 @@ class UnusedParameters:
         self._search = search
         self._reached: set[str] | None = None
         self._usual: set[str] | None = None
+        self._dtypes: dict[str, torch.dtype] = {}
         self._another_dtype = adds_up_in_another_dtype
         self._trainable = {name: param for name, param in model.named_parameters() if param.requires_grad}
         if isinstance(model, FSDPModule) and can_differ(model):
@@ -52,14 +56,29 @@ class UnusedParameters:
     def explained(self, *, step: int) -> Iterator[None]:
         """Around each backward. Raises ConfigError where a sharded group has gradients of two dtypes."""
         before = set(self._reached or ())
+        adds_up = not self.reduces_each_micro_batch
         try:
             yield
         except AssertionError as error:
             if self._reached is None or _TWO_DTYPES not in str(error):
                 raise
             missed = self._trainable.keys() - before - (self._usual or set())
-            words = f"a gradient reaches {_shown(sorted(missed))} in some micro-batches and not in others (step {step})"
-            raise _refusal(words, price=SHARDED_PRICE) from error
+            if before and adds_up and missed:
+                words = f"a gradient reaches {_shown(missed)} in some micro-batches and not in others (step {step})"
+                raise _refusal(words, price=SHARDED_PRICE) from error
+            raise self._own_dtype() from error
+
+    def _own_dtype(self) -> ConfigError:
+        """A module that casts its weights in its forward, as cautious routers do."""
+        usual = Counter(self._dtypes.values()).most_common(1)[0][0]
+        odd = {name: dtype for name, dtype in self._dtypes.items() if dtype != usual}
+        dtypes = ", ".join(sorted({str(dtype) for dtype in odd.values()}))
+        fix = (
+            f"{_shown(odd)} got a gradient in {dtypes} where others have {usual}, as of a module that casts "
+            "its weights in its forward; a sharded group reduces one dtype, so "
+            "leave them in the one they come in, or take precision=fp32"
+        )
+        return ConfigError([Problem("parallelism.strategy", self._strategy, f"{OTHERS} in this precision", fix)])
 
     def check(self, *, step: int) -> None:
         """Raises ConfigError with the names where the search is off and something is amiss."""
@@ -94,7 +113,7 @@ class UnusedParameters:
             nowhere = here.intersection(*everywhere)
             somewhere = {name for names in everywhere for name in names} - nowhere
             if somewhere and not self._search:
-                words = f"in step {step} a gradient reached {_shown(sorted(somewhere))} on some ranks and not on others"
+                words = f"in step {step} a gradient reached {_shown(somewhere)} on some ranks and not on others"
                 raise _refusal(words, price=SHARDED_PRICE)
             self._usual = nowhere
             if nowhere and self._another_dtype and not self._search:
@@ -102,7 +121,7 @@ class UnusedParameters:
                 reduce_unused(self._model, allowed=False)
         elif here != self._usual:
             changed = here.symmetric_difference(self._usual)
-            words = f"a gradient reaches {_shown(sorted(changed))} in some steps and not in others (step {step})"
+            words = f"a gradient reaches {_shown(changed)} in some steps and not in others (step {step})"
             raise _refusal(words, price=SHARDED_PRICE)
         # Reduced as zeros, which the optimizer would decay and carry on: what no rank used has no gradient.
         for name in self._usual:
@@ -121,9 +140,11 @@ class UnusedParameters:
                     param.register_post_accumulate_grad_hook(partial(self._note, name))
             group.reshard()
 
-    def _note(self, name: str, _param: Tensor) -> None:
+    def _note(self, name: str, param: Tensor) -> None:
         assert self._reached is not None
         self._reached.add(name)
+        if param.grad is not None:
+            self._dtypes[name] = param.grad.dtype
 
 
 def reduce_unused(model: nn.Module, *, allowed: bool) -> None:
@@ -133,8 +154,11 @@ def reduce_unused(model: nn.Module, *, allowed: bool) -> None:
         cast(Any, model).set_reduce_scatter_unused_params(allowed)
 
 
-def _shown(names: Iterable[str]) -> str:
-    return ", ".join(name.removeprefix("module.") for name in names)
+def _shown(names: Iterable[str], *, most: int = 5) -> str:
+    """The first few in the order of their names."""
+    ordered = sorted(name.removeprefix("module.") for name in names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more
 
 
 def _refusal(words: str, *, price: str) -> ConfigError:

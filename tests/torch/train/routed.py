@@ -17,9 +17,9 @@ class Loss(NamedTuple):
 
 class Routed(nn.Module):
     """`experts_are_blocks`: the list of experts is the only list, so it is taken for the blocks. `upcast`: the head
-    is fed in float32, as a cautious author does it."""
+    is fed in float32, as a cautious author does it. `own_dtype`: the head casts its own weights."""
 
-    def __init__(self, *, experts_are_blocks: bool = False, upcast: bool = False) -> None:
+    def __init__(self, *, experts_are_blocks: bool = False, upcast: bool = False, own_dtype: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.embed = nn.Embedding(32, 16)
@@ -30,7 +30,8 @@ class Routed(nn.Module):
             self.never = nn.Linear(16, 2)
         self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(2))
         self.head = nn.Linear(16, 32)
-        self.upcast = upcast
+        self.upcast = upcast or own_dtype
+        self.own_dtype = own_dtype
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Loss:
         hidden = self.embed(input_ids)
@@ -42,5 +43,7 @@ class Routed(nn.Module):
             if len(rows):
                 mixed = mixed.index_put((rows,), expert(hidden[rows]).to(mixed.dtype))
         hidden = hidden + mixed
+        if self.own_dtype:
+            self.head.to(torch.float32)
         logits = self.head(hidden.float() if self.upcast else hidden)
         return Loss(nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))

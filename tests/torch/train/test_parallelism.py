@@ -136,6 +136,13 @@ def test_a_layer_that_no_rank_uses_is_left_alone_under_sharding(two_ranks):
             "before it (h.to(layer.weight.dtype)), or take precision=fp32",
         ),
         (
+            "own_dtype",
+            "parallelism.strategy=fsdp",
+            "head.bias, head.weight got a gradient in torch.float32 where others have torch.bfloat16, as of a module "
+            "that casts its weights in its forward; a sharded group reduces one dtype, so leave them in the one they "
+            "come in, or take precision=fp32",
+        ),
+        (
             "used_in_the_first_micro_batch",
             "parallelism.find_unused_parameters=False",
             "no gradient reached early_head.weight in step 1; freeze them (requires_grad=False), or set this to true "

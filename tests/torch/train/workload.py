@@ -389,6 +389,9 @@ SCENARIOS = {
     "upcast": lambda out: _routed(
         out, strategy="fsdp", model={"upcast": True}, precision=BF16_MIXED, find_unused_parameters=True
     ),
+    "own_dtype": lambda out: _routed(
+        out, strategy="fsdp", model={"own_dtype": True}, precision=BF16_MIXED, find_unused_parameters=True
+    ),
     "upcast_ddp": lambda out: _routed(
         out, strategy="ddp", model={"upcast": True}, precision=BF16_MIXED, find_unused_parameters=True
     ),
