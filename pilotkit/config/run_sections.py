@@ -64,7 +64,7 @@ class ParallelismConfig:
     reshard_after_forward: bool = True
     """FSDP and HSDP: free gathered parameters after forward (ZeRO-3) or keep them until backward (ZeRO-2)."""
     find_unused_parameters: bool = False
-    """DDP: search for parameters that got no gradient in a step. Costs a graph walk a step."""
+    """Allow parameters that get no gradient in a step. Costs DDP a graph walk a step, FSDP and HSDP an exchange."""
 
 
 @dataclass

@@ -136,6 +136,7 @@ def _trainer(
         max_grad_norm=workload.max_grad_norm,
         # DDP does what one device does, but for its buckets.
         strategy=workload.strategy if workload.strategy in SHARDED else "single",
+        find_unused_parameters=False,
         rank=0,
         world_size=workload.world_size,
         micro_batch_size=batch_size,

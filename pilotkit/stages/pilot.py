@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotkit.decide.strategy import recommend_strategy
-from pilotkit.errors import StageRefused
+from pilotkit.errors import ConfigError, StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.nodes import Nodes
 from pilotkit.launch.outcome import Outcome
@@ -29,14 +29,7 @@ def run(run: Run) -> StageResult:
     if single.status not in ("ok", "does_not_fit"):
         return not_ok(run, single)
     outcomes = {
-        strategy: run.work(
-            f"pilot_{strategy}",
-            nproc=nproc,
-            torchrun=True,
-            timeout_seconds=run.config.pilot.timeout_seconds,
-            can_save=True,
-            nodes=nodes.for_phase(number) if nodes else None,
-        )
+        strategy: _strategy(run, strategy, nproc=nproc, nodes=nodes.for_phase(number) if nodes else None)
         for number, strategy in enumerate(run.config.pilot.strategies)
     }
     num_nodes = nodes.count if nodes else 1
@@ -63,6 +56,25 @@ def run(run: Run) -> StageResult:
     result = not_ok(run, worst, details=details)
     problem = result.problem or Failure(f"{name}: {worst.status}")
     return StageResult(worst.status, metrics, details, problem=problem)
+
+
+def _strategy(run: Run, strategy: str, *, nproc: int, nodes: Nodes | None) -> Outcome:
+    """One strategy on every device. Raises ConfigError where the run's own is refused; another one's refusal, as of a
+    model that cannot be sharded, is an answer."""
+    try:
+        return run.work(
+            f"pilot_{strategy}",
+            nproc=nproc,
+            torchrun=True,
+            timeout_seconds=run.config.pilot.timeout_seconds,
+            can_save=True,
+            nodes=nodes,
+        )
+    except ConfigError as error:
+        if strategy == run.config.parallelism.strategy:
+            raise
+        words = "; ".join(f"{problem.key}={problem.value}: {problem.fix}" for problem in error.problems)
+        return Outcome("refused", 0.0, failure=Failure(words))
 
 
 def _script(run: Run, *, nproc: int, visible: int, nodes: Nodes | None) -> StageResult:
@@ -151,6 +163,8 @@ def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: in
                 outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
             )
             warnings += [f"{name}: {text}" for text in found]
+        if outcome.status == "refused" and outcome.failure is not None:
+            warnings.append(f"{name} was refused: {outcome.failure.summary}")
         attempts = outcome.result.get("attempts", [])
         if len(attempts) > 1:
             hosts = ", ".join(dict.fromkeys(str(attempt["host"]) for attempt in attempts))

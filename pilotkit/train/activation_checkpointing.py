@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -34,9 +35,21 @@ def apply(model: nn.Module, *, mode: str, blocks: nn.ModuleList | None, keep_eve
     options: dict[str, Any] = {"use_reentrant": False}
     if mode == "selective":
         options["context_fn"] = partial(_selective_contexts, keep_every)
+    run = checkpoint if mode == "full" else _checkpoint_with_casts
     for block in blocks:
-        cast(Any, block).forward = partial(checkpoint, block.forward, **options)
+        cast(Any, block).forward = partial(run, block.forward, **options)
     return len(blocks)
+
+
+def _checkpoint_with_casts(forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Without autocast's memory of cast weights: a block that is used twice would cast in its first forward and
+    not in its second, and backward recomputes the second first. Torch wants the same operators both times."""
+    was_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return checkpoint(forward, *args, **options)
+    finally:
+        torch.set_autocast_cache_enabled(was_enabled)
 
 
 @functools.cache

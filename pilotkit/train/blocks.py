@@ -12,16 +12,19 @@ from pilotkit.errors import ConfigError, Problem
 def find_blocks(model: nn.Module, *, path: str | None = None) -> nn.ModuleList | None:
     """The longest `nn.ModuleList` whose children have one type, or the one at the dotted `path`.
 
-    Of two equally long lists the first in the order of definition. None when the model has no such list.
+    Of those that hold at least half as many parameters as the one that holds most: the experts of one layer may be more
+    than there are layers, and are no blocks. Of two equally long lists the first in the order of definition. None when
+    the model has no such list.
     Raises ConfigError when `path` is given and is not a filled ModuleList.
     """
     if path is not None:
         return _blocks_at(model, path=path)
-    longest: nn.ModuleList | None = None
-    for module in model.modules():
-        if _is_uniform(module) and (longest is None or len(module) > len(longest)):
-            longest = module
-    return longest
+    sizes = {
+        module: sum(param.numel() for param in module.parameters()) for module in model.modules() if _is_uniform(module)
+    }
+    most = max(sizes.values(), default=0)
+    # `max` takes the first of equals.
+    return max((module for module, size in sizes.items() if 2 * size >= most), key=len, default=None)
 
 
 def _is_uniform(module: nn.Module) -> TypeGuard[nn.ModuleList]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
-from pilotkit.train.ranks import gather_objects, rank_and_world_size
+from pilotkit.train.ranks import can_differ, gather_objects
 
 
 class MovingBuffers:
@@ -23,8 +22,7 @@ class MovingBuffers:
         self._names: list[str] | None = None
         self._before: dict[str, Tensor] = {}
         buffers = dict(model.named_buffers())
-        # A model that is only traced has no values to compare, and nobody to agree with.
-        if rank_and_world_size()[1] > 1 and not any(isinstance(buffer, FakeTensor) for buffer in buffers.values()):
+        if can_differ(model):
             self._before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
 
     @torch.no_grad()

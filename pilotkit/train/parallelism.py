@@ -19,8 +19,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from pilotkit.errors import ConfigError, Problem
 from pilotkit.train.precision import DTYPES, PrecisionPolicy
 from pilotkit.train.ranks import rank_and_world_size
+from pilotkit.train.sharded_forward import OTHERS
 
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 SHARDED = ("fsdp", "hsdp")
@@ -56,6 +58,7 @@ def parallelize(
             device_ids=None if device.type == "cpu" else [device],
             find_unused_parameters=find_unused_parameters,
         )
+    _refuse_scalars(model, strategy=strategy)
     _send_weights_of_rank_0(model, device=device)
     mesh = _mesh(device.type, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
     policy = _sharding_policy(precision)
@@ -90,9 +93,15 @@ def free_gathered_parameters(model: nn.Module, *, strategy: str) -> None:
         cast(Any, model).reshard()
 
 
-def unused_parameters(model: nn.Module) -> list[str]:
-    """Names of the parameters that got no gradient, after a backward and before gradients are cleared."""
-    return [name for name, param in model.named_parameters() if param.requires_grad and param.grad is None]
+def _refuse_scalars(model: nn.Module, *, strategy: str) -> None:
+    """fully_shard cuts along the first dimension, and a parameter such as a learned temperature has none."""
+    names = [name for name, param in model.named_parameters() if param.dim() == 0]
+    if names:
+        fix = (
+            f"{', '.join(names)} has no dimension to cut; make it a tensor with one element (torch.ones(1), not "
+            "torch.tensor(1.0))"
+        )
+        raise ConfigError([Problem("parallelism.strategy", strategy, OTHERS, fix)])
 
 
 def _mesh(device_type: str, *, strategy: str, dp_replicate: int, dp_shard: int) -> DeviceMesh:

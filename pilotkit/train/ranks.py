@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
 
 def has_group() -> bool:
@@ -20,6 +22,14 @@ def has_group() -> bool:
 def rank_and_world_size() -> tuple[int, int]:
     """This process and how many there are; (0, 1) without a group."""
     return (dist.get_rank(), dist.get_world_size()) if has_group() else (0, 1)
+
+
+def can_differ(model: nn.Module) -> bool:
+    """Whether ranks of their own may find different things in `model`: one that is only traced has nobody to ask."""
+    if rank_and_world_size()[1] == 1:
+        return False
+    tensors = (*model.parameters(), *model.buffers())
+    return not any(isinstance(t._local_tensor if isinstance(t, DTensor) else t, FakeTensor) for t in tensors)
 
 
 def gather_scalar(value: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Called by the worker's phases, which pass `meter` in as `Sections`. Never saves,
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,11 +20,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pilotkit.errors import ConfigError, PilotkitError, Problem
 from pilotkit.train.buffers import MovingBuffers
-from pilotkit.train.parallelism import SHARDED, free_gathered_parameters, gradient_sync, unused_parameters
+from pilotkit.train.parallelism import SHARDED, free_gathered_parameters, gradient_sync
 from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.train.ranks import gather_scalar
 from pilotkit.train.rows import RowSource, RowStream, read_rows
 from pilotkit.train.seeding import preserved_random_state
+from pilotkit.train.sharded_forward import SameBlocksOnEveryRank, explained_dtypes
+from pilotkit.train.unused import UnusedParameters
 
 
 class Sections(Protocol):
@@ -89,6 +91,7 @@ class Trainer:
         grad_accum_steps: int,
         max_grad_norm: float | None,
         strategy: str,
+        find_unused_parameters: bool,
         rank: int,
         world_size: int,
         micro_batch_size: int,
@@ -113,13 +116,20 @@ class Trainer:
         self._micro_batch_size = micro_batch_size
         self._num_tokens = micro_batch_size * seq_len * grad_accum_steps * world_size
         self._is_sharded = strategy in SHARDED
+        self._same_blocks = False
         self._moving_buffers = MovingBuffers(model)
+        self._unused = UnusedParameters(
+            model,
+            strategy=strategy,
+            search=find_unused_parameters,
+            adds_up_in_another_dtype=grad_accum_steps > 1 and precision.compute_dtype != precision.reduce_dtype,
+        )
 
     def train_step(self, sections: Sections = no_sections) -> StepResult:
         """One optimizer step over grad_accum_steps micro-batches.
 
-        Raises NonFiniteLoss on all ranks together, and ConfigError when DDP would wait for a parameter that got no
-        gradient. A loss that is not finite passes while the scaler answers it by a skipped step.
+        Raises NonFiniteLoss on all ranks together, and ConfigError when a strategy would go wrong over a parameter
+        that got no gradient. A loss that is not finite passes while the scaler answers it by a skipped step.
         """
         lr = float(self.optimizer.param_groups[0]["lr"])
         self.model.train()
@@ -131,7 +141,7 @@ class Trainer:
                 batch = self._to_device(loaded.tensors)
             row_ids.extend(loaded.row_ids)
             loss += self._forward_backward(batch, is_last=index == self._grad_accum_steps - 1, sections=sections)
-        self._check_gradients()
+        self._unused.check(step=self.step + 1)
         with sections.section("optimizer"):
             grad_norm, skipped = self._update()
         self.step += 1
@@ -181,14 +191,25 @@ class Trainer:
 
     def _forward_backward(self, batch: dict[str, Tensor], *, is_last: bool, sections: Sections) -> Tensor:
         """The micro-batch's own loss, detached; gradients are those of its share in the step's mean."""
-        with gradient_sync(self.model, strategy=self._strategy, is_last=is_last):
+        is_reduced = is_last or self._unused.reduces_each_micro_batch
+        with gradient_sync(self.model, strategy=self._strategy, is_last=is_reduced):
             with sections.section("forward"), self._precision.autocast(self.device, sharded=self._is_sharded):
-                loss = _loss_of(self.model(**batch))
-            with sections.section("backward"):
+                loss = _loss_of(self._forward(batch))
+            with sections.section("backward"), self._unused.explained(step=self.step + 1):
                 share = loss / self._grad_accum_steps
                 backward: Any = share if self.scaler is None else self.scaler.scale(share)
                 backward.backward()
         return loss.detach().float()
+
+    def _forward(self, batch: dict[str, Tensor]) -> Any:
+        if not self._is_sharded:
+            return self.model(**batch)
+        with ExitStack() as watched:
+            watched.enter_context(explained_dtypes(self.model, strategy=self._strategy))
+            if not self._same_blocks:
+                watched.enter_context(SameBlocksOnEveryRank(self.model, strategy=self._strategy))
+                self._same_blocks = True
+            return self.model(**batch)
 
     def _update(self) -> tuple[float | None, bool]:
         """Clip, step, clear. The scheduler moves only with the weights, so a skipped step shifts no learning rate."""
@@ -228,23 +249,6 @@ class Trainer:
         if grad_norm is not None and not math.isfinite(grad_norm):
             raise NonFiniteLoss(step=self.step, rank=self.rank, quantity="gradient norm", value=grad_norm)
         return mean
-
-    def _check_gradients(self) -> None:
-        """DDP waits in the next step for a parameter that got no gradient, and its own message comes one step late.
-
-        Looked at in every step: a branch may be taken in some and not in others.
-        """
-        if self._strategy != "ddp" or getattr(self.model, "find_unused_parameters", True):
-            return
-        unused = unused_parameters(self.model)
-        if not unused:
-            return
-        names = ", ".join(name.removeprefix("module.") for name in unused)
-        fix = (
-            f"no gradient reached {names} in step {self.step + 1}; freeze them (requires_grad=False), or set this to "
-            "true (a graph walk a step)"
-        )
-        raise ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])
 
 
 def _loss_of(output: Any) -> Tensor:

@@ -115,6 +115,7 @@ def build(
         grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
         strategy=strategy,
+        find_unused_parameters=config.parallelism.find_unused_parameters,
         rank=session.rank,
         world_size=session.world_size,
         micro_batch_size=train.micro_batch_size,

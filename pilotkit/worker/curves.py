@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from pilotkit.config.schema import PilotConfig
 from pilotkit.meter.dtypes import DtypeTable, DtypeWatch
 from pilotkit.meter.finite import FiniteWatch, NonFinite
 from pilotkit.meter.updates import UpdateWatch
-from pilotkit.train.trainer import NonFiniteLoss, Trainer
+from pilotkit.train.trainer import NonFiniteLoss, Sections, Trainer, no_sections
 from pilotkit.worker.build import Built, build
 from pilotkit.worker.session import Session
 
@@ -90,8 +90,8 @@ def _run(session: Session, built: Built, *, use_gradient: UseGradient, label: st
                 if step == 1:
                     watch = first_only.enter_context(DtypeWatch(trainer.model))
                     curve.dtypes = watch.table
-                    _watch_gradients(first_only, session, trainer, use_gradient=use_gradient)
-                if not _step(trainer, curve):
+                listener = _Gradients(trainer, use_gradient) if step == 1 else no_sections
+                if not _step(trainer, curve, listener):
                     break
             session.progress(step, num_steps, label=label)
         curve.events = finite.events
@@ -102,12 +102,12 @@ def _run(session: Session, built: Built, *, use_gradient: UseGradient, label: st
     return curve
 
 
-def _step(trainer: Trainer, curve: Curve) -> bool:
+def _step(trainer: Trainer, curve: Curve, listener: Sections) -> bool:
     """Take one step and note it; False when it ended the run."""
     if trainer.scaler is not None:
         curve.scales.append(float(trainer.scaler.get_scale()))
     try:
-        result = trainer.train_step()
+        result = trainer.train_step(listener)
     except NonFiniteLoss as error:
         curve.ended = str(error)
         return False
@@ -117,27 +117,27 @@ def _step(trainer: Trainer, curve: Curve) -> bool:
     return True
 
 
-def _watch_gradients(stack: ExitStack, session: Session, trainer: Trainer, *, use_gradient: UseGradient) -> None:
-    """Hand on each gradient once it holds all of the step's micro-batches."""
-    num_passes = session.arithmetic.grad_accum_steps
-    scale = float(trainer.scaler.get_scale()) if trainer.scaler is not None else 1.0
-    for name, parameter in trainer.model.named_parameters():
-        if parameter.requires_grad:
-            hook = _AfterPasses(name, num_passes=num_passes, scale=scale, use_gradient=use_gradient)
-            stack.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
-
-
 @dataclass
-class _AfterPasses:
-    name: str
-    num_passes: int
-    scale: float
+class _Gradients:
+    """A listener to the sections of one step: hands each gradient on when the optimizer's begins, where it holds all
+    micro-batches and is neither clipped nor without its scale. One that no micro-batch reached (an expert without a
+    row) is zeros: the other run may have one."""
+
+    trainer: Trainer
     use_gradient: UseGradient
 
-    def __call__(self, parameter: Tensor) -> None:
-        self.num_passes -= 1
-        if self.num_passes == 0 and parameter.grad is not None:
-            self.use_gradient(self.name, parameter.grad.detach().float() / self.scale)
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        if name == "optimizer":
+            self._hand_on()
+        yield
+
+    def _hand_on(self) -> None:
+        scale = float(self.trainer.scaler.get_scale()) if self.trainer.scaler is not None else 1.0
+        for name, parameter in self.trainer.model.named_parameters():
+            if parameter.requires_grad:
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                self.use_gradient(name, gradient.detach().float() / scale)
 
 
 def _digest(trainer: Trainer) -> str:

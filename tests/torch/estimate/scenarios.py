@@ -318,6 +318,7 @@ def run_for_real(workload: Workload, *, rank: int = 0) -> dict[str, int]:
             grad_accum_steps=workload.grad_accum_steps,
             max_grad_norm=workload.max_grad_norm,
             strategy=workload.strategy,
+            find_unused_parameters=False,
             rank=rank,
             world_size=workload.world_size,
             micro_batch_size=BATCH,

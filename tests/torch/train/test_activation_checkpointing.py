@@ -72,3 +72,46 @@ def test_nothing_to_wrap_is_an_error():
         "    allowed: none for this model\n"
         "    to mend: Linear has no nn.ModuleList of equal blocks; name one by model.blocks, or use none"
     )
+
+
+class UsedTwice(torch.nn.Module):
+    """One block for all layers, as ALBERT has it."""
+
+    def __init__(self):
+        super().__init__()
+        block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+        self.blocks = torch.nn.ModuleList([block])
+
+    def forward(self, x):
+        for _ in range(2):
+            x = x + self.blocks[0](x)
+        return x.float().square().mean()
+
+
+@pytest.mark.parametrize(("mode", "cached"), [("full", True), ("selective", False)])
+def test_a_block_that_is_used_twice_in_mixed_precision(mode, cached):
+    """Autocast keeps a weight that it has cast, so the second use of a block runs fewer operators than the first.
+
+    Selective recomputation casts each time, and so adds the two uses' gradients in float32: equal to the last bit to
+    a run that keeps no cast weight either.
+    """
+    gradients = {}
+    for each in ("none", mode):
+        torch.manual_seed(0)
+        model = UsedTwice()
+        apply(model, mode=each, blocks=model.blocks)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cached):
+            loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+        loss.backward()
+        gradients[each] = [param.grad for param in model.parameters()]
+    for one, other in zip(gradients[mode], gradients["none"], strict=True):
+        assert torch.equal(one, other)
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_the_memory_of_casts_is_left_as_it_was():
+    model = UsedTwice()
+    apply(model, mode="selective", blocks=model.blocks)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.randn(4, 8))
+        assert torch.is_autocast_cache_enabled()

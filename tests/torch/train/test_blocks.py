@@ -22,6 +22,16 @@ def test_longest_list_of_one_type_is_found(model):
     assert find_blocks(model) is model.inner.layers
 
 
+def test_experts_of_one_layer_are_no_blocks():
+    """Two layers of four experts each: a layer's list is longer, and holds less than half."""
+    layers = [nn.ModuleDict({"norm": nn.LayerNorm(2), "experts": nn.ModuleList()}) for _ in range(2)]
+    for layer in layers:
+        layer["experts"].extend(nn.Linear(2, 2) for _ in range(4))
+    model = nn.Module()
+    model.layers = nn.ModuleList(layers)
+    assert find_blocks(model) is model.layers
+
+
 def test_path_overrides(model):
     assert find_blocks(model, path="mixed") is model.mixed
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pilotkit.train import buffers
+from pilotkit.train import ranks
 from pilotkit.train.buffers import MovingBuffers
 
 
@@ -30,7 +30,7 @@ def test_one_process_has_nothing_to_agree_about():
 
 
 def test_a_traced_model_has_no_values_to_compare(monkeypatch):
-    monkeypatch.setattr(buffers, "rank_and_world_size", lambda: (0, 2))
+    monkeypatch.setattr(ranks, "rank_and_world_size", lambda: (0, 2))
     with FakeTensorMode():
         model = torch.nn.BatchNorm1d(2)
         moving = MovingBuffers(model)

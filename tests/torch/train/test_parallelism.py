@@ -74,6 +74,100 @@ def test_the_flag_that_the_message_names_mends_it_and_frozen_layers_are_no_fault
         assert found["message"] == "nothing was raised"
 
 
+@pytest.mark.parametrize("scenario", ["frozen_ddp", "frozen_fsdp"])
+def test_frozen_halves_train_like_one_process(scenario, two_ranks, workload):
+    expected = workload.run_steps(workload.build_trainer(model=workload.frozen_model(), grad_accum_steps=4), 5)
+    for found in two_ranks[scenario]:
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert found["grad_norms"] == pytest.approx(expected["grad_norms"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "accumulated"), [("routed_fsdp_searched", 4), ("routed_hsdp_searched", 2), ("routed_ddp_searched", 4)]
+)
+def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks, workload):
+    """Each rank's rows choose other experts; a layer that nobody uses is not decayed, as in the plain loop."""
+    expected = workload._routed(None, accumulated=accumulated)
+    for found in two_ranks[scenario]:
+        assert found["message"] == "nothing was raised"
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert found["grad_norms"] == pytest.approx(expected["grad_norms"], abs=1e-5)
+        assert found["decayed"] is expected["decayed"] is False
+
+
+def test_experts_with_several_micro_batches_in_mixed_precision(two_ranks, workload):
+    """What only the last micro-batch reached has another dtype than what was added up; torch reduces one at a time."""
+    expected = workload._routed(None, accumulated=4, precision=workload.BF16_MIXED)
+    for found in two_ranks["routed_fsdp_mixed"]:
+        assert found["message"] == "nothing was raised"
+        assert found["losses"] == pytest.approx(expected["losses"], rel=0.01)
+        assert found["grad_norms"] == pytest.approx(expected["grad_norms"], rel=0.02)
+        assert found["decayed"] is False
+
+
+def test_a_layer_that_no_rank_uses_is_left_alone_under_sharding(two_ranks):
+    for found in two_ranks["never_used"]:
+        assert found["decayed"] is False
+        assert len(found["losses"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("scenario", "key", "words"),
+    [
+        (
+            "routed_fsdp",
+            "parallelism.find_unused_parameters=False",
+            "in step 1 a gradient reached experts.0.0.bias, experts.0.0.weight on some ranks and not on others; freeze "
+            "them (requires_grad=False), or set this to true (one more exchange a step, and with mixed precision one "
+            "reduction a micro-batch)",
+        ),
+        (
+            "experts_are_blocks",
+            "parallelism.strategy=fsdp",
+            "rank 0 came to experts.0 where rank 1 came to experts.1: blocks that only some ranks run cannot be "
+            "sharded one by one; name a list whose blocks every rank runs (model.blocks), or use ddp with "
+            "parallelism.find_unused_parameters=true",
+        ),
+        (
+            "upcast",
+            "parallelism.strategy=fsdp",
+            "head met two dtypes (mat1 and mat2 must have the same dtype, but got Float and BFloat16): under sharding "
+            "in mixed precision weights come in the compute dtype and autocast does not run, so cast its input back "
+            "before it (h.to(layer.weight.dtype)), or take precision=fp32",
+        ),
+        (
+            "own_dtype",
+            "parallelism.strategy=fsdp",
+            "head.bias, head.weight got a gradient in torch.float32 where others have torch.bfloat16, as of a module "
+            "that casts its weights in its forward; a sharded group reduces one dtype, so leave them in the one they "
+            "come in, or take precision=fp32",
+        ),
+        (
+            "used_in_the_first_micro_batch",
+            "parallelism.find_unused_parameters=False",
+            "no gradient reached early_head.weight in step 1; freeze them (requires_grad=False), or set this to true "
+            "(a graph walk a step)",
+        ),
+        (
+            "scalar",
+            "parallelism.strategy=fsdp",
+            "temperature has no dimension to cut; make it a tensor with one element (torch.ones(1), not "
+            "torch.tensor(1.0))",
+        ),
+    ],
+)
+def test_what_a_strategy_cannot_do_is_refused_by_name(scenario, key, words, two_ranks):
+    for found in two_ranks[scenario]:
+        head, problem, _, mend = found["message"].splitlines()
+        assert head == "1 problem in the configuration; nothing was started."
+        assert problem == f"1. {key}"
+        assert mend == f"    to mend: {words}"
+
+
+def test_a_forward_that_casts_up_trains_under_autocast(two_ranks):
+    assert [found["message"] for found in two_ranks["upcast_ddp"]] == ["nothing was raised"] * 2
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_dtypes_as_seen_in_step_1_with_batch_norm_and_a_buffer(strategy, two_ranks):
     """Case R58: buffers are not cast by fully_shard, and are what the model's author left them."""

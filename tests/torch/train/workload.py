@@ -31,6 +31,7 @@ from pilotkit.train.scheduler import build_scheduler
 from pilotkit.train.seeding import seed_everything
 from pilotkit.train.tensors import collect_tensors
 from pilotkit.train.trainer import NonFiniteLoss, Trainer
+from tests.torch.train.routed import Routed
 
 CPU = torch.device("cpu")
 SEQ_LEN, VOCAB_SIZE = 16, 32
@@ -123,6 +124,7 @@ def build_trainer(
         grad_accum_steps=grad_accum_steps,
         max_grad_norm=1.0,
         strategy=strategy,
+        find_unused_parameters=find_unused_parameters,
         rank=rank,
         world_size=world_size,
         micro_batch_size=2,
@@ -287,6 +289,72 @@ def _bf16_under_fsdp(out: Path) -> dict[str, Any]:
     return {**found, "compute": seen[0], "param": str(next(model.parameters()).dtype)}
 
 
+def _routed(out: Path, *, accumulated: int = 1, model: dict[str, bool] | None = None, **options: Any) -> dict[str, Any]:
+    try:
+        trainer = build_trainer(model=Routed(**(model or {})), grad_accum_steps=accumulated, **options)
+        found = run_steps(trainer, 5)
+    except ConfigError as error:
+        return {"message": str(error)}
+    [never] = [param for name, param in trainer.model.named_parameters() if name.endswith("never.weight")]
+    decayed = not torch.equal(_whole(never), Routed().never.weight)
+    return {**found, "message": "nothing was raised", "decayed": decayed}
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _frozen(out: Path, *, strategy: str) -> dict[str, Any]:
+    """Half of the model stands still, the tied embedding with it; what is clipped is the norm of the rest."""
+    return run_steps(build_trainer(strategy=strategy, model=frozen_model(), grad_accum_steps=2), 5)
+
+
+def frozen_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = build_model()
+    for part in (model.token_embedding, model.blocks[0]):
+        part.requires_grad_(False)
+    return model
+
+
+def _used_in_the_first_micro_batch(out: Path) -> dict[str, Any]:
+    """DDP reduces in the last backward, which never reaches the head: its gradients would stay each rank's own."""
+    model, calls = build_model(), []
+    model.early_head = torch.nn.Linear(16, 2, bias=False)
+
+    def use(module: Any, _: Any, output: Any) -> Any:
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            return output
+        return output._replace(loss=output.loss + module.early_head.weight.square().mean())
+
+    model.register_forward_hook(use)
+    try:
+        run_steps(build_trainer(strategy="ddp", model=model, grad_accum_steps=2), 2)
+    except ConfigError as error:
+        return {"message": str(error)}
+    return {"message": "nothing was raised"}
+
+
+def _never_used(out: Path) -> dict[str, Any]:
+    """Left alone by the plain loop; with several micro-batches in mixed precision torch has gradients of two dtypes."""
+    model = build_model()
+    model.unused_head = torch.nn.Linear(16, 2, bias=False)
+    before = model.unused_head.weight.detach().clone()
+    trainer = build_trainer(strategy="fsdp", model=model, grad_accum_steps=2, precision=BF16_MIXED)
+    return {**run_steps(trainer, 3), "decayed": not torch.equal(_whole(model.unused_head.weight), before)}
+
+
+def _scalar(out: Path) -> dict[str, Any]:
+    model = build_model()
+    model.temperature = torch.nn.Parameter(torch.tensor(1.0))
+    try:
+        build_trainer(strategy="fsdp", model=model)
+    except ConfigError as error:
+        return {"message": str(error)}
+    return {"message": "nothing was raised"}
+
+
 SCENARIOS = {
     "ddp": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=1),
     "ddp_accumulated": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=2),
@@ -307,6 +375,28 @@ SCENARIOS = {
     "statistics_ddp": lambda out: _statistics(out, strategy="ddp"),
     "statistics_fsdp": lambda out: _statistics(out, strategy="fsdp"),
     "bf16_fsdp": _bf16_under_fsdp,
+    "frozen_ddp": lambda out: _frozen(out, strategy="ddp"),
+    "frozen_fsdp": lambda out: _frozen(out, strategy="fsdp"),
+    "routed_fsdp": lambda out: _routed(out, strategy="fsdp"),
+    "routed_fsdp_searched": lambda out: _routed(out, strategy="fsdp", accumulated=2, find_unused_parameters=True),
+    "routed_hsdp_searched": lambda out: _routed(out, strategy="hsdp", dp_replicate=2, find_unused_parameters=True),
+    "routed_ddp_searched": lambda out: _routed(out, strategy="ddp", accumulated=2, find_unused_parameters=True),
+    "routed_fsdp_mixed": lambda out: _routed(
+        out, strategy="fsdp", accumulated=2, precision=BF16_MIXED, find_unused_parameters=True
+    ),
+    "never_used": _never_used,
+    "experts_are_blocks": lambda out: _routed(out, strategy="fsdp", model={"experts_are_blocks": True}),
+    "upcast": lambda out: _routed(
+        out, strategy="fsdp", model={"upcast": True}, precision=BF16_MIXED, find_unused_parameters=True
+    ),
+    "own_dtype": lambda out: _routed(
+        out, strategy="fsdp", model={"own_dtype": True}, precision=BF16_MIXED, find_unused_parameters=True
+    ),
+    "upcast_ddp": lambda out: _routed(
+        out, strategy="ddp", model={"upcast": True}, precision=BF16_MIXED, find_unused_parameters=True
+    ),
+    "used_in_the_first_micro_batch": _used_in_the_first_micro_batch,
+    "scalar": _scalar,
 }
 
 

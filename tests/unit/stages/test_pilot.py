@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pilotkit.errors import StageRefused
+from pilotkit.errors import ConfigError, Problem, StageRefused
 from pilotkit.launch.outcome import Outcome
+from pilotkit.records import atomic
 from pilotkit.records.record import Failure
+from pilotkit.records.run_dir import RunDir
 from pilotkit.stages import pilot
 from pilotkit.stages.pilot import process_count
 from pilotkit.stages.run import Run
@@ -116,6 +119,28 @@ def test_one_strategy_that_does_not_run_leaves_the_other(make_run: MakeRun, work
         "rank": 1,
         "traceback": "",
     }
+
+
+def test_a_refusal_of_another_strategy_than_the_runs_own_is_an_answer(make_run: MakeRun, workers: Any) -> None:
+    """A model that cannot be sharded is still piloted under ddp."""
+
+    def refuse_to_shard(phase: str, run_dir: RunDir) -> None:
+        if phase == "pilot_fsdp":
+            problem = Problem("parallelism.strategy", "fsdp", "single or ddp", "scale has no dimension to cut")
+            error = {"rank": 0, "summary": "1 problem", "problems": [dataclasses.asdict(problem)]}
+            run_dir.phase(phase).path.mkdir(parents=True)
+            atomic.write_json(run_dir.phase(phase).error(0), error)
+
+    workers.outcomes = {"pilot_single": ran(100.0), "pilot_ddp": ran(180.0), "pilot_fsdp": CRASHED}
+    workers.on_start = refuse_to_shard
+    found = pilot.run(make_run("pilot"))
+    assert found.status == "ok"
+    assert found.details["recommendation"]["strategy"] == "ddp"
+    assert found.details["strategies"]["fsdp"]["status"] == "refused"
+    words = "fsdp was refused: parallelism.strategy=fsdp: scale has no dimension to cut"
+    assert found.details["warnings"] == [words]
+    with pytest.raises(ConfigError):
+        pilot.run(make_run("pilot", {"parallelism.strategy": "fsdp"}))
 
 
 @pytest.mark.parametrize(
