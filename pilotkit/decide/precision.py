@@ -96,6 +96,13 @@ def _doubts(
     reference: Mapping[str, Any], candidate: Mapping[str, Any], *, name: str, figures: Mapping[str, float]
 ) -> list[str]:
     doubts = []
+    curves_differ = any(reference[key] != candidate[key] for key in ("losses", "grad_norms", "eval_loss"))
+    if not curves_differ and not any(candidate["grad_deviation"].values()):
+        # TF32 on a processor, for one: the option is there and the hardware has no such products.
+        doubts.append(
+            f"{name} and fp32 are the same to the last bit here: this device computes both alike, and tells nothing of "
+            "one that does not."
+        )
     learnt = float(reference["losses"][0]) - float(reference["eval_loss"])
     if learnt <= figures["loss_noise"]:
         doubts.append(

@@ -80,6 +80,13 @@ def test_each_fault_and_doubt(changed: dict[str, Any], verdict: str, words: str)
     assert words in " ".join(judged.reasons)
 
 
+def test_what_differs_in_nothing_was_not_tried() -> None:
+    judged = _judge(grad_deviation={"embedding": 0.0, "blocks.0": 0.0})
+    assert judged.verdict == "undecided"
+    assert judged.reasons[0].startswith("bf16 and fp32 are the same to the last bit here")
+    assert _judge(losses=[4.0, 3.0, 2.4], grad_deviation={"embedding": 0.0}).verdict == "accept"
+
+
 def test_nan_names_the_module() -> None:
     event = {"step": 2, "module": "blocks.1.mlp", "where": "output", "kind": "nan"}
     judged = _judge(ended="step 2: the loss is nan", eval_loss=None, events=[event])
