@@ -94,9 +94,10 @@ def test_warm_up_is_as_long_as_steps_became_faster(
     assert result["time"]["settled"] is settled
 
 
-def test_what_is_compiled_stands_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+# torch's own way of setting an option for a while: after pytest's, the option is gone for every later test.
+@torch._dynamo.config.patch(automatic_dynamic_shapes=False)  # type: ignore[untyped-decorator]
+def test_what_is_compiled_stands_apart() -> None:
     """A shape that is new in a counted step: named, with its guard and its time, as stage `measure` does."""
-    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
 
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
