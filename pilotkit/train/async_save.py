@@ -27,7 +27,7 @@ from pilotkit.records import checkpoint_store
 from pilotkit.train.checkpoint import SavedCheckpoint
 from pilotkit.train.ranks import has_group
 from pilotkit.train.saving import NO_GROUP_WARNING, Content, collect, explained, finish, nothing_left, prepare
-from pilotkit.train.tensor_files import TensorWriter
+from pilotkit.train.tensor_files import TensorWriter, num_files_for
 from pilotkit.train.trainer import Trainer
 
 PendingSave = Future[SavedCheckpoint]
@@ -65,7 +65,8 @@ class AsyncSaver:
         with explained(path, doing="saved"), nothing_left(part, rank=trainer.rank):
             prepare(path, part=part, rank=trainer.rank)
             content = collect(trainer, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
-            writer = TensorWriter(part, num_files=2)  # of the copy, which is on the CPU
+            # What is written is a copy on the CPU, whatever the device.
+            writer = TensorWriter(part, num_files=num_files_for(content.tensors.values(), on_cpu=True))
             tensors = state_dict_saver.async_save(content.tensors, storage_writer=writer, process_group=self._group)
         blocking_seconds = time.perf_counter() - started
 

@@ -37,7 +37,7 @@ from pilotkit.train.saving import (
     read_random_state,
 )
 from pilotkit.train.seeding import set_random_state
-from pilotkit.train.tensor_files import TensorReader, TensorWriter
+from pilotkit.train.tensor_files import TensorReader, TensorWriter, num_files_for
 from pilotkit.train.tensors import check_names, collect_tensors, restore_tensors
 from pilotkit.train.trainer import Trainer
 
@@ -88,7 +88,8 @@ def save(
     with explained(path, doing="saved"), nothing_left(part, rank=trainer.rank):
         prepare(path, part=part, rank=trainer.rank)
         content = collect(trainer, config_text=config_text, lock_text=lock_text, eval_loss=eval_loss)
-        writer = TensorWriter(part, num_files=2 if trainer.device.type == "cpu" else 1)
+        num_files = num_files_for(content.tensors.values(), on_cpu=trainer.device.type == "cpu")
+        writer = TensorWriter(part, num_files=num_files)
         with alone_without_warning():
             state_dict_saver.save(content.tensors, storage_writer=writer, no_dist=not has_group())
         num_bytes = finish(content, writer.entries, path=path, part=part)

@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystem, 
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from pilotkit.errors import CheckpointError
@@ -46,11 +47,24 @@ STORAGES = {  # the words that torch.save has for dtypes; one that is not here g
 }
 
 
+SPLIT_BYTES = 64 * 1024**2
+
+
+def num_files_for(tensors: Iterable[Tensor], *, on_cpu: bool) -> int:
+    """How many files a rank writes side by side: two where that saves time and its threads' memory does not matter.
+
+    From an accelerator it is one: torch copies ahead only then. A small save is over at once, and where a limit on this
+    process's memory stands in for a device's, stacks of further threads must not count as the model's.
+    """
+    num_bytes = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes for tensor in tensors)
+    return 2 if on_cpu and num_bytes >= SPLIT_BYTES else 1
+
+
 class TensorWriter(FileSystemWriter):
     """DCP's writer; `entries` describes every file that this rank has written.
 
-    Two files side by side where the tensors are on the CPU: torch sums up one for its archive while the other is
-    digested, each of which takes as long as the disk. From an accelerator one file: torch copies ahead only then.
+    Of two files side by side, torch sums up one for its archive while the other is digested, which both take as long
+    as the disk.
     """
 
     def __init__(self, folder: Path, *, num_files: int) -> None:
@@ -105,7 +119,15 @@ class _DigestedFiles(FileSystem):
         except Exception as error:
             if not is_open or not name.endswith(DEFAULT_SUFFIX):
                 raise
-            self.failures.append(error)
+            self.failures.append(_cause_of(error))
+
+
+def _cause_of(error: Exception) -> Exception:
+    """What went wrong first: torch's archive is closed after an error, and then raises one of its own."""
+    first: BaseException = error
+    while isinstance(first, RuntimeError) and "unexpected pos" in str(first) and first.__context__ is not None:
+        first = first.__context__
+    return first if isinstance(first, Exception) else error
 
 
 class TensorReader(FileSystemReader):

@@ -37,7 +37,7 @@ def test_a_sweep_over_shapes_and_cards_is_traced_by_one_worker(
     pilotkit_cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     sweep = ("hardware=h100,h200", "train.micro_batch_size=1,2,4", "train.seq_len=64,96,100")
-    result = pilotkit_cli("-m", *FSDP, "model=gpt2", *sweep, timeout=280)
+    result = pilotkit_cli("-m", *FSDP, *sweep, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "18 points: 18 ok" in result.stdout
     assert len(list(tmp_path.glob("out/*/estimate/*/phases/estimate/log.txt"))) == 1
@@ -47,7 +47,7 @@ def test_a_sweep_over_shapes_and_cards_is_traced_by_one_worker(
     # 100 is no length that the fit speaks of: it was traced.
     for length in ("96", "100"):
         alone = pilotkit_cli(
-            *FSDP, "model=gpt2", "hardware=h200", "train.micro_batch_size=4", f"train.seq_len={length}", "name=alone"
+            *FSDP, "hardware=h200", "train.micro_batch_size=4", f"train.seq_len={length}", "name=alone"
         )
         assert alone.returncode == 0
         (path,) = tmp_path.glob("out/alone/estimate/*/record.json")

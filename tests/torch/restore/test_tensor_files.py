@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from pilotkit.records.digests import DigestedStream
-from pilotkit.train.tensor_files import STORAGES, TensorReader, TensorWriter
+from pilotkit.train.tensor_files import SPLIT_BYTES, STORAGES, TensorReader, TensorWriter, num_files_for
 
 FORMS = {
     **{str(dtype): torch.arange(12).reshape(3, 4).to(dtype) for dtype in STORAGES},
@@ -95,6 +95,24 @@ def test_a_file_that_cannot_be_written_fails_the_save_though_another_thread_writ
     monkeypatch.setattr(FileSystem, "create_stream", create_stream)
     with pytest.raises(CheckpointException, match="No space left on device"):
         dcp.save(dict(FORMS), storage_writer=TensorWriter(tmp_path, num_files=2), no_dist=True)
+
+
+def test_a_small_save_and_one_from_an_accelerator_are_one_file():
+    large = torch.empty(SPLIT_BYTES // 4 + 1, device="meta")
+    assert num_files_for([large], on_cpu=True) == 2
+    assert num_files_for([large], on_cpu=False) == 1
+    assert num_files_for(FORMS.values(), on_cpu=True) == 1
+
+
+def test_the_error_that_torch_s_archive_hides_is_the_one_that_is_told(tmp_path, monkeypatch):
+    def no_thread(self, data):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(DigestedStream, "write", no_thread)
+    with pytest.raises(CheckpointException, match="can't start new thread") as caught:
+        dcp.save(dict(FORMS), storage_writer=TensorWriter(tmp_path, num_files=1), no_dist=True)
+    ((cause, _),) = caught.value.failures.values()
+    assert str(cause) == "can't start new thread"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
