@@ -89,11 +89,6 @@ class Grid:
     one: Fit
     many: Fit
 
-    @staticmethod
-    def holds_at(seq_len: int) -> bool:
-        """Whether the fit speaks of this length; another one has to be traced."""
-        return seq_len % LATTICE == 0
-
     def fit_of(self, micro_batch_size: int) -> Fit:
         """The fit that holds for a batch of so many rows."""
         return self.one if micro_batch_size == 1 else self.many
@@ -133,6 +128,11 @@ class Grid:
         sizes = np.arange(1, MAX_MICRO_BATCH + 1, dtype=np.float64)
         fits = self.peak_allocated_bytes(sizes, np.full_like(sizes, seq_len)) <= limit_bytes
         return int(sizes[fits][-1]) if fits.any() else 0
+
+
+def holds_at(seq_len: int) -> bool:
+    """Whether a fit speaks of this length; another one has to be traced."""
+    return seq_len % LATTICE == 0
 
 
 def fit(estimator: Estimator, traces: ShortTraces | None = None) -> Grid:

@@ -7,7 +7,6 @@ and checked at the same held-out shape. Raises NotAffine where either does not h
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,8 @@ from pilotkit.estimate.grid import (
     ONE_ROW,
     ROWS,
     Basis,
+    Fit,
     Floats,
-    Grid,
     NotAffine,
     ShortTraces,
     fit,
@@ -31,8 +30,7 @@ from pilotkit.estimate.grid import (
     terms_of,
 )
 from pilotkit.estimate.helper import Helper
-from pilotkit.estimate.predict import Estimator, Shape, prediction_of, work_of
-from pilotkit.estimate.workload import Workload
+from pilotkit.estimate.predict import Estimator, Shape, notes_of, prediction_of, work_of
 
 Work = Mapping[str, Sequence[Mapping[str, Any]]]
 """As `predict.work_of` gives it."""
@@ -60,24 +58,31 @@ class WorkFit:
 
 
 @dataclass(frozen=True)
-class Points:
-    """Everything that a shape's prediction is made of. Made by `fit_points`; plain data, for a helper."""
+class Kind:
+    """Points that one fit serves: those of one row, or those of several."""
 
-    grid: Grid
-    one: WorkFit
-    many: WorkFit
+    fit: Fit
+    work: WorkFit
+    notes: tuple[str, ...]
+
+    def predict(self, micro_batch_size: int, seq_len: int, *, num_params: int) -> dict[str, Any]:
+        """As `Prediction.to_dict` of a trace at that shape."""
+        trace, work = self.fit.trace_at(micro_batch_size, seq_len), self.work.at(micro_batch_size, seq_len)
+        return prediction_of(trace, work, num_params=num_params, notes=self.notes).to_dict()
+
+
+@dataclass(frozen=True)
+class Points:
+    """What every shape's prediction is made of. Made by `fit_points`; plain data, for a helper."""
+
+    one: Kind
+    many: Kind
     num_params: int
-    workload: Workload
 
     def predict(self, micro_batch_size: int, seq_len: int) -> dict[str, Any]:
         """As `Prediction.to_dict` of a trace at that shape."""
-        work = self.one if micro_batch_size == 1 else self.many
-        return prediction_of(
-            self.grid.fit_of(micro_batch_size).trace_at(micro_batch_size, seq_len),
-            work.at(micro_batch_size, seq_len),
-            num_params=self.num_params,
-            workload=self.workload,
-        ).to_dict()
+        kind = self.one if micro_batch_size == 1 else self.many
+        return kind.predict(micro_batch_size, seq_len, num_params=self.num_params)
 
 
 def fit_points(estimator: Estimator) -> Points:
@@ -87,9 +92,12 @@ def fit_points(estimator: Estimator) -> Points:
     # Sums of FLOPs need the larger basis, whatever memory needs: attention that keeps no scores computes them all.
     one = _fit_work(short, ONE[-1], batches=ONE_ROW, held_out=(1, HELD_OUT_SEQ_LEN))
     many = _fit_work(short, MANY[-1], batches=ROWS, held_out=(HELD_OUT_ROWS, HELD_OUT_SEQ_LEN))
-    # A factory may be anything, and no helper needs it.
-    workload = dataclasses.replace(estimator.workload, build_model=_no_model, read_row=_no_row)
-    return Points(grid, one, many, estimator.source.num_params, workload)
+    workload = estimator.workload
+    return Points(
+        Kind(grid.one, one, notes_of(workload, grid.one.trace)),
+        Kind(grid.many, many, notes_of(workload, grid.many.trace)),
+        estimator.source.num_params,
+    )
 
 
 def predict_all(points: Points, shapes: Sequence[Shape], *, helper: Helper | None = None) -> list[dict[str, Any]]:
@@ -132,11 +140,3 @@ def _constant(work: Work) -> list[dict[str, Any]]:
         for part, names in SUMS.items()
         for line in work[part]
     ]
-
-
-def _no_model() -> Any:
-    raise AssertionError("the model was traced before")
-
-
-def _no_row(seq_len: int) -> Any:
-    raise AssertionError(f"rows of {seq_len} were traced before")

@@ -112,7 +112,8 @@ class Estimator:
     def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
         """Memory and operators of one shape."""
         trace = self.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
-        return prediction_of(trace, work_of(trace), num_params=self.source.num_params, workload=self.workload)
+        notes = notes_of(self.workload, trace)
+        return prediction_of(trace, work_of(trace), num_params=self.source.num_params, notes=notes)
 
     def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
         """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
@@ -202,7 +203,7 @@ def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Predi
 
 
 def prediction_of(
-    trace: Trace, work: dict[str, list[dict[str, Any]]], *, num_params: int, workload: Workload
+    trace: Trace, work: dict[str, list[dict[str, Any]]], *, num_params: int, notes: tuple[str, ...]
 ) -> Prediction:
     """What a trace of the whole depth says of memory, beside the work that is known of it."""
     return Prediction(
@@ -213,7 +214,7 @@ def prediction_of(
         replay(requests(trace), expandable=False),
         replay(requests(trace), expandable=True),
         work,
-        tuple(_notes(workload, trace)),
+        notes,
     )
 
 
@@ -249,7 +250,8 @@ def _peak_bytes(trace: Trace) -> list[int]:
     return [peak.num_bytes for peak in peaks(trace).values()]
 
 
-def _notes(workload: Workload, trace: Trace) -> list[str]:
+def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
+    """What is modelled or assumed and not traced, in sentences."""
     notes = list(NOT_TRACED)
     if workload.strategy == "ddp":
         notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
@@ -257,4 +259,4 @@ def _notes(workload: Workload, trace: Trace) -> list[str]:
         notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
     if trace.attention:
         notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
-    return notes
+    return tuple(notes)

@@ -18,8 +18,7 @@ from pilotkit.provenance.difference import read_tree
 from pilotkit.provenance.digest import digest_files, digest_of
 from pilotkit.provenance.git import read_git
 from pilotkit.provenance.packages import Distribution
-from pilotkit.provenance.source import CODE_SUFFIXES
-from pilotkit.stdlib_text import files_below
+from pilotkit.provenance.source import digest_package
 
 
 def with_code(distributions: Sequence[Distribution], *, exclude: Sequence[Path] = ()) -> list[Distribution]:
@@ -43,7 +42,7 @@ def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str 
     """Digest of the code, and what git says about it; both None when it cannot be read."""
     if item.name == "pilotkit":  # the code that is running now, which may come from another place on the path
         own = Path(pilotkit.__file__).parent
-        return _code_below(own), read_git(own, exclude=exclude, with_digest=False).state
+        return digest_package(own, key="packages"), read_git(own, exclude=exclude, with_digest=False).state
     folder = Path(unquote(urlsplit(item.source or "").path))
     if not item.source or not folder.is_dir():
         return None, None
@@ -53,7 +52,7 @@ def _look(item: Distribution, exclude: Sequence[Path]) -> tuple[str | None, str 
         compiled = _compiled(item.name, folder)
         return digest_of([*of_git, digest_files(compiled, root=folder)] if compiled else of_git), git.state
     try:
-        return _code_below(folder), git.state
+        return digest_package(folder, key="packages"), git.state
     except (OSError, ConfigError):
         return None, None
 
@@ -72,8 +71,3 @@ def _compiled(name: str, folder: Path) -> list[Path]:
         for suffix in (".so", ".pyd"):
             found |= {*root.glob(f"{top}*{suffix}"), *((root / top).rglob(f"*{suffix}") if top else ())}
     return sorted(path for path in found if path.is_file())
-
-
-def _code_below(folder: Path) -> str:
-    files = [path for path in files_below(folder, key="packages") if path.suffix in CODE_SUFFIXES]
-    return digest_files([path for path in files if "__pycache__" not in path.parts], root=folder)

@@ -15,7 +15,7 @@ from pilotkit.provenance.digest import digest_files
 from pilotkit.stdlib_text import files_below
 
 # What Python may import from a package folder; data beside the code belongs to the data's own revision.
-CODE_SUFFIXES = (".py", ".so", ".pyd")
+_CODE_SUFFIXES = (".py", ".so", ".pyd")
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,15 @@ def _find_top(name: str, *, launch_dir: Path) -> ModuleSpec | None:
         return None
 
 
+def digest_package(root: Path, *, key: str) -> str:
+    """Of the code below a package's folder. Raises ConfigError on `key` where a folder cannot be listed, OSError where
+    a file cannot be read."""
+    code = [path for path in files_below(root, key=key) if path.suffix in _CODE_SUFFIXES]
+    return digest_files([path for path in code if "__pycache__" not in path.parts], root=root)
+
+
 def _digest_code(top: ModuleSpec, *, file: Path) -> str:
     if top.has_location and top.submodule_search_locations is not None:
-        root = Path(str(top.origin)).parent
-        code = [path for path in files_below(root, key="factory") if path.suffix in CODE_SUFFIXES]
-        return digest_files([path for path in code if "__pycache__" not in path.parts], root=root)
+        return digest_package(Path(str(top.origin)).parent, key="factory")
     # One module, or a namespace package, which has no boundary: only the module's own file.
     return digest_files([file], root=file.parent)

@@ -177,16 +177,16 @@ def claim(part: Path) -> None:
     new = [folder for folder in part.parents if not folder.exists()]
     part.mkdir(parents=True)
     for folder in new:
-        _flush_folder(folder.parent)
+        atomic.flush_folder(folder.parent)
     atomic.write_json(part / SAVING_FILE, dataclasses.asdict(Owner.of_this_process()))
 
 
 def publish_folder(part: Path, path: Path) -> None:
     """Give a finished save its name, for good: flushed, and never over another one."""
     (part / SAVING_FILE).unlink(missing_ok=True)
-    _flush_folder(part)
+    atomic.flush_folder(part)
     os.rename(part, path)
-    _flush_folder(path.parent)
+    atomic.flush_folder(path.parent)
 
 
 def is_mine(part: Path) -> bool:
@@ -198,14 +198,6 @@ def is_mine(part: Path) -> bool:
 def release(part: Path) -> None:
     """Remove a save that failed while its process lives on; a disk that is full gets its space back."""
     shutil.rmtree(part, ignore_errors=True)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _describe(path: Path, *, silent_seconds: float) -> Partial:

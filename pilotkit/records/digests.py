@@ -17,7 +17,7 @@ from typing import Any
 
 CHUNK_BYTES = 4 * 1024**2
 INLINE_BYTES = 64 * 1024
-"""Below this, handing it to the other thread costs more than the digest itself."""
+"""Of a piece or a whole file; below this, handing it to another thread costs more than the digest itself."""
 FLUSH_BYTES = (8 * 1024**2, 64 * 1024**2)
 """The disk begins with what is written before the last byte is there: a flush at the end alone finds it idle. The first
 comes early, for small files; each waits for twice as much as the one before, up to the second figure, as flushes of a

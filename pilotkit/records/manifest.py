@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,37 +75,49 @@ def read(folder: Path) -> list[Entry]:
     """Entries in the order of names. Raises CheckpointError when there is no manifest, or none of this version."""
     path = folder / MANIFEST_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing, so this is not a checkpoint or its save was cut short") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    return parse(content, where=str(path))
+
+
+def parse(content: bytes, *, where: str) -> list[Entry]:
+    """The entries of a manifest that was read from `where`. Raises CheckpointError as `read`."""
+    try:
+        text = content.decode()
         plain = json.loads(text)
         version = plain["version"]
         if version == MANIFEST_VERSION:
             entries = [Entry(name, file["num_bytes"], file["sha256"]) for name, file in plain["files"].items()]
             # A file one byte short may still be valid JSON.
             if not text.endswith("\n") or plain["sha256"] != _seal({"about": plain["about"], "files": plain["files"]}):
-                raise CheckpointError(f"{path}: its content changed since it was written (sha256 differs)")
-            _check_inside(path, entries)
+                raise CheckpointError(f"{where}: its content changed since it was written (sha256 differs)")
+            _check_inside(where, entries)
             return entries
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing, so this is not a checkpoint or its save was cut short") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    raise CheckpointError(f"{path}: version {version!r} is not known to this pilotkit (it reads {MANIFEST_VERSION})")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{where}: cannot be read ({error})") from error
+    raise CheckpointError(f"{where}: version {version!r} is not known to this pilotkit (it reads {MANIFEST_VERSION})")
 
 
-def _check_inside(path: Path, entries: Iterable[Entry]) -> None:
+def _check_inside(where: str, entries: Iterable[Entry]) -> None:
     """A manifest from elsewhere must not make us read, or later delete, anything outside its folder."""
     for entry in entries:
         if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
-            raise CheckpointError(f"{path}: names a file outside its folder: {entry.name}")
+            raise CheckpointError(f"{where}: names a file outside its folder: {entry.name}")
 
 
 def foreign(folder: Path, entries: Iterable[Entry]) -> list[str]:
     """Files that lie in the folder and were not part of what was saved, named with the reason."""
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return unknown(str(folder), sorted(names), entries)
+
+
+def unknown(where: str, names: Iterable[str], entries: Iterable[Entry]) -> list[str]:
+    """Those of these files that no entry speaks of, named with the reason."""
     known = {entry.name for entry in entries} | {MANIFEST_FILE}
-    names = sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
-    )
-    return [f"{folder / name}: was not saved with this checkpoint" for name in names if name not in known]
+    return [f"{where}/{name}: was not saved with this checkpoint" for name in names if name not in known]
 
 
 def damage(folder: Path, entry: Entry) -> str | None:
@@ -117,17 +129,22 @@ def damage(folder: Path, entry: Entry) -> str | None:
             # A link may lead anywhere, and be led elsewhere after this look; reading a pipe would never end.
             return f"{path}: is not the plain file that was written"
         num_bytes = status.st_size
-        if num_bytes != entry.num_bytes:
-            return f"{path}: {num_bytes} bytes, written with {entry.num_bytes}"
-        if sha256_of(path)[1] != entry.sha256:
-            return f"{path}: its content changed since it was written (sha256 differs)"
+        return difference(str(path), entry, num_bytes=num_bytes, read_sha256=lambda: sha256_of(path)[1])
     except OSError as error:
         return f"{path}: {error.strerror or error}"
+
+
+def difference(where: str, entry: Entry, *, num_bytes: int, read_sha256: Callable[[], str]) -> str | None:
+    """What differs from what was written, wherever it lies now; its content is read only when the size is right."""
+    if num_bytes != entry.num_bytes:
+        return f"{where}: {num_bytes} bytes, written with {entry.num_bytes}"
+    if read_sha256() != entry.sha256:
+        return f"{where}: its content changed since it was written (sha256 differs)"
     return None
 
 
-def damages(folder: Path, entries: Sequence[Entry], *, most_threads: int | None = None) -> list[str]:
+def damages(folder: Path, entries: Sequence[Entry], *, most_threads: int = MOST_THREADS) -> list[str]:
     """What is wrong with these files, in their order. Several at a time: hashlib lets go of the interpreter lock."""
-    with ThreadPoolExecutor(min(most_threads or MOST_THREADS, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(most_threads, os.cpu_count() or 1)) as pool:
         found = pool.map(lambda entry: damage(folder, entry), entries)
         return [text for text in found if text]

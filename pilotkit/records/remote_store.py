@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -126,18 +125,14 @@ class RemoteStore:
 
     def problems(self, name: str) -> list[str]:
         """What is wrong with a checkpoint in the store, by digest: every byte of it is read, and none is kept."""
-        with tempfile.TemporaryDirectory() as here:
-            (Path(here) / MANIFEST_FILE).write_bytes(self._manifest(name))
-            try:
-                entries = manifest.read(Path(here))
-            except CheckpointError as error:
-                return [str(error).replace(here, f"{self.url}/{name}")]
+        where = f"{self.url}/{name}"
+        try:
+            entries = manifest.parse(self._manifest(name), where=f"{where}/{MANIFEST_FILE}")
+        except CheckpointError as error:
+            return [str(error)]
         there = self._files(name)
         found = [text for entry in entries if (text := self._damage(name, entry, there))]
-        known = {entry.name for entry in entries} | {MANIFEST_FILE}
-        return found + [
-            f"{self.url}/{name}/{file}: was not saved with this checkpoint" for file in there if file not in known
-        ]
+        return found + manifest.unknown(where, there, entries)
 
     def partials(self, *, silent_seconds: float = SILENT_SECONDS) -> list[Partial]:
         """Uploads without a manifest, in progress until silent for so long, and what was set aside as damaged."""
@@ -241,9 +236,6 @@ class RemoteStore:
         where = f"{self.url}/{name}/{entry.name}"
         if entry.name not in there:
             return f"{where}: No such file or directory"
-        num_bytes = int(self._asked(lambda: self._fs.size(self._at(name, entry.name))))
-        if num_bytes != entry.num_bytes:
-            return f"{where}: {num_bytes} bytes, written with {entry.num_bytes}"
 
         def read() -> str:
             digest = hashlib.sha256()
@@ -252,9 +244,8 @@ class RemoteStore:
                     digest.update(piece)
             return digest.hexdigest()
 
-        if self._asked(read) != entry.sha256:
-            return f"{where}: its content changed since it was written (sha256 differs)"
-        return None
+        num_bytes = int(self._asked(lambda: self._fs.size(self._at(name, entry.name))))
+        return manifest.difference(where, entry, num_bytes=num_bytes, read_sha256=lambda: str(self._asked(read)))
 
     def _put_at(self, file: str) -> float:
         """Seconds since the epoch; now, where a protocol does not tell: what may be in progress is not deleted."""

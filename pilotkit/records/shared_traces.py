@@ -28,19 +28,14 @@ def write_shapes(sweep_dir: Path, digest: str, shapes: Sequence[Shape]) -> None:
     atomic.write_json(folder / "shapes.json", sorted(set(shapes)))
 
 
-def is_shared(sweep_dir: Path, digest: str) -> bool:
-    """Whether several points have it."""
-    return (sweep_dir / FOLDER / digest / "shapes.json").is_file()
-
-
-def other_shapes(sweep_dir: Path, digest: str, own: Shape) -> list[Shape]:
-    """The shapes of the other points of this kind. Empty where it shares nothing, or has no other shape to share."""
+def read_shapes(sweep_dir: Path, digest: str) -> list[Shape]:
+    """The shapes of all points of this kind; empty where there is but one, which shares nothing."""
     plain = _read(sweep_dir / FOLDER / digest / "shapes.json") or []
-    return [(batch, length) for batch, length in plain if (batch, length) != own]
+    return [(batch, length) for batch, length in plain]
 
 
 def write_found(sweep_dir: Path, digest: str, shape: Shape, found: dict[str, Any]) -> None:
-    """Keep what was found for other points: `result` as its worker would have given it, and `run_id`, whose it is."""
+    """Keep what was found for a shape: `result` as its own worker would give it, and `run_id`, whose it is."""
     atomic.write_json(_file(sweep_dir, digest, shape), found)
 
 

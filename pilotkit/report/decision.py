@@ -12,9 +12,9 @@ from typing import Any
 from pilotkit.records.record import Record
 from pilotkit.report import curves
 from pilotkit.report.headline import chance
-from pilotkit.report.values import format_money, format_value, record_href
+from pilotkit.report.values import format_hours, format_money, format_value, record_href
 from pilotkit.report.view import Cell, Figure, Section, TableView
-from pilotkit.units import HOUR, format_count, format_seconds
+from pilotkit.units import format_count, format_seconds
 
 NOT_RUN = "not run"
 _TONES = {"accepted": "good", "rejected": "bad", "open": "quiet"}
@@ -48,10 +48,11 @@ def lead_of(details: Mapping[str, Any]) -> str:
     best = details.get("recommended")
     if not best:
         return ""
-    cost = f", {best['cost']:,.2f} {details.get('currency') or ''}".rstrip() if best.get("cost") is not None else ""
+    currency = str(details.get("currency") or "")
+    cost = f", {format_money(best['cost'], currency)}" if best.get("cost") is not None else ""
     return (
         f"Recommended: {best['label']} for {best['days']:g} days; done in time with "
-        f"{chance(best['probability'])}, in {_hours(best['run_hours'])} in the median{cost}."
+        f"{chance(best['probability'])}, in {format_hours(best['run_hours'])} in the median{cost}."
     )
 
 
@@ -73,8 +74,8 @@ def _reservation_table(items: Sequence[Mapping[str, Any]], *, currency: str, hre
                 Cell(str(item["name"])),
                 Cell("holds the run" if item["fits"] else "too short", tone="good" if item["fits"] else "bad"),
                 Cell(f"{item['probability']:.2f}", "projected", href),
-                Cell(_hours(item["run_hours"]), "projected", href),
-                Cell(_hours(item["target_hours"]), "projected", href),
+                Cell(format_hours(item["run_hours"]), "projected", href),
+                Cell(format_hours(item["target_hours"]), "projected", href),
                 Cell(format_value("hours_available", item["hours_available"]), "given", href),
                 Cell(
                     NOT_RUN if cost is None else format_money(cost, currency), "" if cost is None else "projected", href
@@ -90,12 +91,12 @@ def _option_table(items: Sequence[Mapping[str, Any]], *, currency: str, href: st
     for item in items:
         decision, label = str(item["decision"]), str(item["label"])
         costs = [outcome["cost"] for outcome in item["outcomes"] if outcome["fits"] and outcome["cost"] is not None]
-        chance = max((outcome["probability"] for outcome in item["outcomes"]), default=None)
+        probability = max((outcome["probability"] for outcome in item["outcomes"]), default=None)
         rows.append(
             [
                 Cell(label),
                 Cell(decision, tone=_TONES[decision]),
-                Cell(NOT_RUN if chance is None else f"{chance:.2f}", str(item["origin"]) if chance is not None else ""),
+                Cell(NOT_RUN) if probability is None else Cell(f"{probability:.2f}", str(item["origin"])),
                 Cell(format_money(min(costs), currency), "projected", href) if costs else Cell("none", tone="quiet"),
                 Cell(str(item["reason"]).removeprefix(label).lstrip(": ")),
             ]
@@ -172,7 +173,7 @@ def _sensitivity_table(rows: Sequence[Mapping[str, Any]], *, currency: str, href
         [
             Cell(str(row["what"])),
             *(Cell(f"{row['probabilities'][name]:.2f}", "projected", href) for name in names),
-            Cell(_hours(row["target_hours"]), "projected", href),
+            Cell(format_hours(row["target_hours"]), "projected", href),
             *([Cell(format_money(row["cost"], currency), "projected", href)] if has_cost else []),
         ]
         for row in rows
@@ -191,7 +192,3 @@ def _remedy_table(items: Sequence[Mapping[str, Any]]) -> TableView:
         for item in items
     ]
     return TableView(["change", "alone", "how"], rows, title="What would have to change")
-
-
-def _hours(hours: float | None) -> str:
-    return "never" if hours is None else format_seconds(hours * HOUR)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pilotkit.report.values import format_money
-from pilotkit.units import HOUR, format_seconds
+from pilotkit.report.values import format_hours, format_money
 
 NOT_KNOWN = "not known"
 NONE_HOLDS = "none holds it"
@@ -44,9 +43,9 @@ def headline(details: Mapping[str, Any]) -> list[Fact]:
         _reserved(best, asked),
         Fact(
             "run time, median",
-            _hours(looked_at.get("run_hours"), known=bool(looked_at)),
+            format_hours(looked_at["run_hours"]) if looked_at else NOT_KNOWN,
             "with buffer" if with_buffer is not None else "",
-            _hours(with_buffer, known=True) if with_buffer is not None else "",
+            format_hours(with_buffer) if with_buffer is not None else "",
         ),
         Fact(
             "done in time",
@@ -85,9 +84,3 @@ def _cost(looked_at: Mapping[str, Any], currency: str) -> Fact:
 
 def _reservation(asked: list[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     return next((item for item in asked if item["name"] == name), {})
-
-
-def _hours(hours: Any, *, known: bool) -> str:
-    if not known:
-        return NOT_KNOWN
-    return "never" if hours is None else format_seconds(float(hours) * HOUR)

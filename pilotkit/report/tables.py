@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilotkit.records.record import Record
-from pilotkit.report.values import format_value, status_words
-from pilotkit.units import HOUR, format_seconds
+from pilotkit.report.values import format_hours, format_money, format_value, status_words
 
 # A decision brings its own types, and with them NumPy: what only prints a card does not wait for it.
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
         cells = ["-"] * 4
         if found is not None:
             hours = (found["run_hours"], found["target_hours"])
-            times = ["never" if value is None else format_seconds(value * HOUR) for value in hours]
-            cost = "-" if found["cost"] is None else f"{found['cost']:,.2f} {details.get('currency') or ''}".strip()
+            times = [format_hours(value) for value in hours]
+            cost = "-" if found["cost"] is None else format_money(found["cost"], str(details.get("currency") or ""))
             cells = [f"{found['probability']:.2f}", *times, cost]
         verdict = details.get("verdict") or {}
         lacking = len(verdict.get("missing") or ())
@@ -138,7 +137,7 @@ def options_table(choice: Choice) -> Table:
             Text(option.label),
             *(Text(chances.get(name, "-")) for name in names),
             "-" if option.gpu_hours is None else format_value("gpu_hours", option.gpu_hours),
-            "-" if cost is None else f"{cost:,.2f} {choice.currency}",
+            "-" if cost is None else format_money(cost, choice.currency),
             Text(item.reason.removeprefix(option.label).lstrip(": ")),
         )
     return table

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pilotkit.records.record import Record
 from pilotkit.records.run_dir import RunDir
-from pilotkit.units import format_metric
+from pilotkit.units import HOUR, format_metric, format_seconds
 
 _SUFFIXES = ("_bytes", "_seconds", "_per_second", "_hours")
 # A collective has a time, an amount and a rate, which would otherwise all read `all reduce`.
@@ -117,6 +117,11 @@ def value_of(record: Record, metric: str, *, page_dir: Path, label: str | None =
         origin=record.origins.get(metric, "origin not recorded"),
         href=record_href(record, page_dir=page_dir),
     )
+
+
+def format_hours(hours: float | None) -> str:
+    """Hours of a run as people say them; `never` for one that does not end."""
+    return "never" if hours is None else format_seconds(hours * HOUR)
 
 
 def format_money(value: float, currency: str) -> str:

@@ -28,14 +28,10 @@ def run(run: Run) -> StageResult:
             "for example pilotkit stage=checkpoint_verify restore.path=outputs/default/restore/.../checkpoints/restore"
         )
         raise ConfigError([Problem("restore.path", None, "a checkpoint, or a folder of them", fix)])
-    store: CheckpointStore | RemoteStore = CheckpointStore(Path(options.path))
     if is_url(options.path):
         found, store = _found_at(options.path, run.run_dir.checkpoints / FETCHED_NAME)
-    elif not Path(options.path).is_dir():
-        raise ConfigError([Problem("restore.path", options.path, "a folder that exists", "look at the path again")])
     else:
-        path = Path(options.path)
-        found = check_store(path) if is_store(path) else CheckedStore([check(path)])
+        found, store = _found_in(Path(options.path))
     rows = [_row(checked) for checked in found.checked]
     rows += [_partial_row(partial) for partial in found.partials]
     if options.clean_partial:
@@ -47,7 +43,13 @@ def run(run: Run) -> StageResult:
     return _result(found, rows, options.path)
 
 
-def _found_at(url: str, into: Path) -> tuple[CheckedStore, RemoteStore]:
+def _found_in(path: Path) -> tuple[CheckedStore, CheckpointStore | RemoteStore]:
+    if not path.is_dir():
+        raise ConfigError([Problem("restore.path", path, "a folder that exists", "look at the path again")])
+    return (check_store(path) if is_store(path) else CheckedStore([check(path)])), CheckpointStore(path)
+
+
+def _found_at(url: str, into: Path) -> tuple[CheckedStore, CheckpointStore | RemoteStore]:
     """As `check_store`, of an object store: the newest sound one is fetched, and those before it are not read."""
     store = RemoteStore(url)
     fetched, damaged = fetch_given(url, into)

@@ -7,7 +7,6 @@ hardware option, and answer what else was asked.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -81,19 +80,16 @@ def _traced(run: Run, *, limit_bytes: float) -> Outcome:
     if found is not None:
         run.console.line(f"  estimate: found in {found['run_id']}, with its own shape")
         return Outcome("ok", 0.0, result=found["result"])
-    others = shared_traces.other_shapes(sweep_dir, digest, own)
-    atomic.write_json(run.run_dir.asked, {**asked, "shapes": others})
+    shapes = shared_traces.read_shapes(sweep_dir, digest)
+    atomic.write_json(run.run_dir.asked, {**asked, "shapes": [shape for shape in shapes if shape != own]})
     outcome = run.work("estimate")
-    if outcome.status != "ok" or outcome.result["details"].get("method") == ANALYTIC:
+    if not shapes or outcome.status != "ok" or outcome.result["details"].get("method") == ANALYTIC:
         return outcome
-    results = {
-        (other["micro_batch_size"], other["seq_len"]): other["result"] for other in outcome.result.get("shapes", [])
-    }
-    own_result = {name: value for name, value in outcome.result.items() if name != "shapes"}
-    if shared_traces.is_shared(sweep_dir, digest):
-        for shape, result in {**results, own: own_result}.items():
-            shared_traces.write_found(sweep_dir, digest, shape, {"run_id": run.run_dir.path.name, "result": result})
-    return dataclasses.replace(outcome, result=own_result)
+    others = outcome.result.pop("shapes", [])
+    results = {(other["micro_batch_size"], other["seq_len"]): other["result"] for other in others}
+    for shape, result in {**results, own: outcome.result}.items():
+        shared_traces.write_found(sweep_dir, digest, shape, {"run_id": run.run_dir.path.name, "result": result})
+    return outcome
 
 
 def _asks_for_more(options: EstimateOptions) -> bool:

@@ -65,12 +65,10 @@ def run_timed_steps(
     steps = TimedSteps(warmup.step_seconds, counted.step_seconds, counted.section_seconds, False, epoch_starts, results)
     settled = is_cut_short = False
     as_before = session.config.replay.warmup_steps.get(session.phase_dir.path.name)
+    most = max_warmup_steps if as_before is None else as_before
     with CompileWatch() as compiled_before:
-        while not is_cut_short and (
-            len(warmup.step_seconds) < as_before
-            if as_before is not None
-            else not settled and len(warmup.step_seconds) < max_warmup_steps
-        ):
+        # Where the number is given, the clock has no say.
+        while not (is_cut_short or (settled and as_before is None)) and len(warmup.step_seconds) < most:
             with warmup.step():
                 results.append(trainer.train_step(warmup))
             settled = _settled_everywhere(session, warmup.step_seconds, window=num_warmup_steps)

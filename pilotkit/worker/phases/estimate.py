@@ -17,11 +17,11 @@ from torch import Tensor
 
 from pilotkit.config.schema import PilotConfig
 from pilotkit.estimate.analytic import analytic
-from pilotkit.estimate.grid import Grid, NotAffine, fit
+from pilotkit.estimate.grid import Grid, NotAffine, fit, holds_at
 from pilotkit.estimate.helper import Helper
 from pilotkit.estimate.inverse import device_counts, held_of, largest_micro_batch, longest_sequence
 from pilotkit.estimate.model import FakeModel
-from pilotkit.estimate.points import Points, fit_points, predict_all
+from pilotkit.estimate.points import fit_points, predict_all
 from pilotkit.estimate.predict import Estimator, Shape
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
@@ -53,7 +53,7 @@ def estimate(session: Session) -> dict[str, Any]:
     with Helper(source) as helper:
         estimator = Estimator(source.workload, source=source, helper=helper)
         result = _estimate(session, estimator, limit=asked["limit_bytes"])
-        if asked.get("shapes") and result["details"].get("method") != "analytic":
+        if asked["shapes"] and result["details"].get("method") != "analytic":
             result["shapes"] = _other_shapes(session, estimator, [(batch, length) for batch, length in asked["shapes"]])
         return result
 
@@ -122,8 +122,8 @@ def _points(session: Session, estimator: Estimator, grid: Grid | None) -> Iterat
         for micro_batch_size in options.micro_batch_sizes or [train.micro_batch_size]
         for seq_len in options.seq_lens or [train.seq_len]
     ]
-    fitted = [shape for shape in shapes if grid is not None and grid.holds_at(shape[1])]
     found: dict[Shape, tuple[int, int]] = {}
+    fitted = [shape for shape in shapes if holds_at(shape[1])]
     if grid is not None and fitted:
         sizes = np.array(fitted, dtype=np.float64)
         peaks = grid.peak_allocated_bytes(sizes[:, 0], sizes[:, 1])
@@ -192,17 +192,15 @@ def _other_shapes(session: Session, estimator: Estimator, shapes: Sequence[Shape
 
     One that cannot be traced is left out: its own point will say why.
     """
-    points: Points | None = None
+    found: dict[Shape, dict[str, Any]] = {}
     if len(shapes) >= FEWEST_FITTED:
         with suppress(NotAffine):
             points = fit_points(estimator)
-    fitted = [shape for shape in shapes if points is not None and points.grid.holds_at(shape[1])]
-    found: dict[Shape, dict[str, Any]] = {}
-    for start in range(0, len(fitted), FITTED_AT_ONCE):
-        session.progress(start, len(shapes), label="estimate the sweep's points")
-        some = fitted[start : start + FITTED_AT_ONCE]
-        assert points is not None
-        found |= zip(some, predict_all(points, some, helper=estimator.helper), strict=True)
+            fitted = [shape for shape in shapes if holds_at(shape[1])]
+            for start in range(0, len(fitted), FITTED_AT_ONCE):
+                session.progress(start, len(shapes), label="estimate the sweep's points")
+                some = fitted[start : start + FITTED_AT_ONCE]
+                found |= zip(some, predict_all(points, some, helper=estimator.helper), strict=True)
     for shape in shapes:
         if shape not in found:
             session.progress(len(found), len(shapes), label="estimate the sweep's points, each by a trace")

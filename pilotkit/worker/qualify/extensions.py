@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
+from pilotkit.errors import ConfigError
 from pilotkit.provenance.digest import digest_files
-from pilotkit.provenance.source import CODE_SUFFIXES
+from pilotkit.provenance.source import digest_package
 from pilotkit.worker.qualify.rows import FAIL, PASS, Row, words_of
 
 # What a compiled module that launches kernels is linked with (DT_NEEDED names).
@@ -169,11 +170,11 @@ def _digest(module: ModuleType | None) -> str | None:
     if file is None:
         return None
     folders = [Path(folder) for folder in getattr(module, "__path__", [])]
-    root = folders[0] if folders else Path(file).parent
-    below = [path for path in root.rglob("*") if path.suffix in CODE_SUFFIXES] if folders else [Path(file)]
     try:
-        return digest_files([path for path in below if path.is_file()], root=root)
-    except OSError:
+        if folders:
+            return digest_package(folders[0], key="qualify.extensions")
+        return digest_files([Path(file)], root=Path(file).parent)
+    except (OSError, ConfigError):
         return None
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from torch import Tensor
 
-from pilotkit.estimate.grid import NotAffine
+from pilotkit.estimate.grid import NotAffine, fit, holds_at
 from pilotkit.estimate.points import fit_points, predict_all
 from pilotkit.estimate.predict import Estimator
 
@@ -33,8 +33,8 @@ def test_points_are_what_a_trace_of_each_gives(strategy: str, scenarios: ModuleT
 def test_lengths_that_kernels_round_up_are_not_those_of_the_fit(scenarios: ModuleType) -> None:
     workload = scenarios.Workload(scenarios.build_gpt, scenarios.text_row, device_type="cuda")
     estimator = Estimator(workload)
-    grid = fit_points(estimator).grid
-    assert not grid.holds_at(48)
+    grid = fit(estimator)
+    assert not holds_at(112)
     exact = estimator.predict(micro_batch_size=7, seq_len=112).peak_allocated_bytes
     # Statistics of memory-efficient attention: 128 rows of 112, 3 layers, 2 heads, 4 bytes.
     assert exact - grid.peak_allocated_bytes([7], [112])[0] == 7 * (128 - 112) * 3 * 2 * 4

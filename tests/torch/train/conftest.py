@@ -17,12 +17,13 @@ import torch
 
 import pilotkit
 
-SCRIPT = Path(__file__).with_name("workload.py")
+WORKLOAD = Path(__file__).with_name("workload.py")
+SCRIPT = Path(__file__).with_name("rank_scenarios.py")
 
 
 @pytest.fixture(scope="session")
 def workload() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_workload", SCRIPT)
+    spec = importlib.util.spec_from_file_location("train_workload", WORKLOAD)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

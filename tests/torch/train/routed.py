@@ -1,6 +1,6 @@
 """A mixture of experts as many write it: an expert that no row comes to is not run, so ranks use different ones.
 
-Used by the scenarios of `workload`; one process with the same rows is what ranks have to equal.
+Used by `rank_scenarios`; one process with the same rows is what ranks have to equal.
 """
 
 from __future__ import annotations

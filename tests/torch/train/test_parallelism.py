@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pilotkit.train.parallelism import _separable_blocks, parallelize
+from tests.torch.train.rank_scenarios import routed
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,9 @@ def test_frozen_halves_train_like_one_process(scenario, two_ranks, workload):
 @pytest.mark.parametrize(
     ("scenario", "accumulated"), [("routed_fsdp_searched", 4), ("routed_hsdp_searched", 2), ("routed_ddp_searched", 4)]
 )
-def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks, workload):
+def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks):
     """Each rank's rows choose other experts; a layer that nobody uses is not decayed, as in the plain loop."""
-    expected = workload._routed(None, accumulated=accumulated)
+    expected = routed(None, accumulated=accumulated)
     for found in two_ranks[scenario]:
         assert found["message"] == "nothing was raised"
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
@@ -97,7 +98,7 @@ def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks, workl
 
 def test_experts_with_several_micro_batches_in_mixed_precision(two_ranks, workload):
     """What only the last micro-batch reached has another dtype than what was added up; torch reduces one at a time."""
-    expected = workload._routed(None, accumulated=4, precision=workload.BF16_MIXED)
+    expected = routed(None, accumulated=4, precision=workload.BF16_MIXED)
     for found in two_ranks["routed_fsdp_mixed"]:
         assert found["message"] == "nothing was raised"
         assert found["losses"] == pytest.approx(expected["losses"], rel=0.01)

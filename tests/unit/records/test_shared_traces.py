@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotkit.records.shared_traces import is_shared, other_shapes, read_found, write_found, write_shapes
+from pilotkit.records.shared_traces import read_found, read_shapes, write_found, write_shapes
 
 
 def test_shapes_of_one_kind(tmp_path: Path) -> None:
-    assert not is_shared(tmp_path, "kind")
-    assert other_shapes(tmp_path, "kind", (4, 128)) == []
+    assert read_shapes(tmp_path, "kind") == []
     write_shapes(tmp_path, "kind", [(8, 128), (4, 128), (8, 128)])
-    assert is_shared(tmp_path, "kind")
-    assert other_shapes(tmp_path, "kind", (4, 128)) == [(8, 128)]
-    assert other_shapes(tmp_path, "another", (4, 128)) == []
+    assert read_shapes(tmp_path, "kind") == [(4, 128), (8, 128)]
+    assert read_shapes(tmp_path, "another") == []
 
 
 def test_what_was_found_for_another_point(tmp_path: Path) -> None:
