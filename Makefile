@@ -16,14 +16,15 @@ help: ## List the targets
 pilot: $(INSTALLED) ## Install on first use, then run every stage on this machine; ARGS are passed on
 	@$(BIN)/python -m pilotkit stage=all $(ARGS)
 
-# Tests of one file stay together and in order. Clusters wait for most of their time: whole runs go on beside them.
-SIDE_BY_SIDE := -n auto --dist loadgroup
+# Tests of one file stay together and in order (tests/conftest.py), files start as they are listed: the long ones first.
+# Clusters wait for most of their time: whole runs go on beside them.
+SIDE_BY_SIDE := -n auto --dist loadscope --no-loadscope-reorder
 JUNIT_FILE = $(if $(JUNIT),--junitxml='$(JUNIT)/$(1).xml')
 
 test: $(INSTALLED) ## Every test that needs no GPU, slowest named
 	@status=0; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,quick) $(PYTEST_ARGS) \
-		tests/unit tests/torch tests/browser || status=$$?; \
+		tests/torch tests/browser tests/unit || status=$$?; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu" --durations=10 $(call JUNIT_FILE,whole) $(PYTEST_ARGS) \
 		tests/slurm tests/runs || status=$$?; \
 	exit $$status

@@ -21,25 +21,38 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKERS = {"torch": ["torch"], "runs": ["slow"], "browser": ["slow"], "slurm": ["slow"], "gpu": ["gpu"]}
+TOGETHER = ("tests/slurm/", "tests/torch/train/")
+"""Folders whose files share what is dear: one cluster, one run of all scenarios on two ranks."""
 TOKEN = "PILOTKIT_TEST_TOKEN"
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by the folder below tests/; a GPU test is skipped unless PILOTKIT_GPU=1.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Side by side, a file's tests stay together and in order, and so do some folders': what they share is made once.
 
-    Side by side (`--dist loadgroup`), a file's tests stay together and in order, and all that use the one cluster do.
+    Not by marks and `--dist loadgroup`: xdist 3.8 writes groups into a field that pytest 9.2 does not read.
     """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by the folder below tests/; a GPU test is skipped unless PILOTKIT_GPU=1."""
     for item in items:
-        path = item.path.relative_to(ROOT / "tests")
-        folder = path.parts[0]
-        if config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group("slurm" if folder == "slurm" else str(path)))
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
         for marker in MARKERS.get(folder, []):
             item.add_marker(marker)
         if folder == "gpu" and os.environ.get("PILOTKIT_GPU") != "1":

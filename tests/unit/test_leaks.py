@@ -43,7 +43,7 @@ def test_process_group():
 
 MARKERS = """
 def test_markers(request):
-    names = {mark.name for mark in request.node.iter_markers()} - {"xdist_group"}
+    names = {mark.name for mark in request.node.iter_markers()}
     print("markers:", sorted(names))
 """
 
