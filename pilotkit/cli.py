@@ -56,9 +56,15 @@ def _run(arguments: list[str]) -> int:
 
         sys.stdout.write(help_text())
         return EXIT_OK
-    from pilotkit import front
+    from pilotkit.launch import standby
 
-    return front.run(arguments)
+    standby.start_for(arguments)
+    try:
+        from pilotkit import front
+
+        return front.run(arguments)
+    finally:
+        standby.dismiss()
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

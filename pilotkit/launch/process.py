@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from pilotkit.errors import Interrupted
+from pilotkit.launch import standby
 from pilotkit.variables import RUN_DIR_VARIABLE
 
 POLL_SECONDS = 0.05
@@ -38,7 +39,8 @@ def run_to_end(
     returned beside its exit code.
     """
     with open(log, "ab") as output, _held_back(signal.SIGUSR2 if ask_to_stop else None):
-        process = subprocess.Popen(  # noqa: S603 - the command is built in pilotkit.launch.command
+        waiting = standby.take(command, variables=environment, folder=folder, log=log)
+        process = waiting or subprocess.Popen(  # noqa: S603 - the command is built in pilotkit.launch.command
             command,
             env=dict(environment),
             cwd=folder,

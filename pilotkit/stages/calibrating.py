@@ -114,7 +114,7 @@ def _compared(
 ) -> list[Comparison]:
     """Trace the measured shapes in one worker; none where the model cannot be traced, which the estimate explains."""
     atomic.write_json(run.run_dir.asked, {"measured": [item.asked() for item in new]})
-    outcome = run.work("estimate_measured")
+    outcome = run.work("estimate_measured", computes=False)
     if outcome.status != "ok":
         return []
     return [

@@ -74,7 +74,7 @@ def _traced(run: Run, *, limit_bytes: float) -> Outcome:
     sweep_dir = run.sweep_dir
     if sweep_dir is None or _asks_for_more(run.config.estimate):
         atomic.write_json(run.run_dir.asked, asked)
-        return run.work("estimate")
+        return run.work("estimate", computes=False)
     own, digest = (run.config.train.micro_batch_size, run.config.train.seq_len), traced_digest(run.config)
     found = shared_traces.read_found(sweep_dir, digest, own)
     if found is not None:
@@ -82,7 +82,7 @@ def _traced(run: Run, *, limit_bytes: float) -> Outcome:
         return Outcome("ok", 0.0, result=found["result"])
     shapes = shared_traces.read_shapes(sweep_dir, digest)
     atomic.write_json(run.run_dir.asked, {**asked, "shapes": [shape for shape in shapes if shape != own]})
-    outcome = run.work("estimate")
+    outcome = run.work("estimate", computes=False)
     if not shapes or outcome.status != "ok" or outcome.result["details"].get("method") == ANALYTIC:
         return outcome
     others = outcome.result.pop("shapes", [])

@@ -97,8 +97,11 @@ class Run:
         timeout_seconds: float | None = None,
         can_save: bool = False,
         nodes: Nodes | None = None,
+        computes: bool = True,
     ) -> Outcome:
         """Run one phase in fresh processes, show how far it is, and keep how it ended.
+
+        One that does not compute gets one thread.
 
         A phase that `can_save` is asked to before an interruption ends it, and an earlier attempt that got through it
         has answered it for all. Raises ConfigError when the worker found a mistake in the user's configuration.
@@ -116,7 +119,7 @@ class Run:
                 nproc=nproc,
                 torchrun=torchrun,
                 # One process alone gets what each of several would: their speeds are compared.
-                shares=max(nproc, self.config.hardware.device_count),
+                shares=max(nproc, self.config.hardware.device_count) if computes else cpus.count,
                 usable_cpus=cpus.count,
                 launch_dir=self.launch_dir,
                 timeout_seconds=timeout_seconds or self.config.phase_timeout_seconds,

@@ -7,7 +7,8 @@ In order, on every rank:
     4. run the phase                                            (`pilotkit.worker.phases`)
     5. rank 0 writes the phase's result.json; a rank that failed writes error-<rank>.json and exits with 1
 
-`--describe-devices` prints what torch sees on this machine as one line of JSON. Never parses overrides.
+`--describe-devices` prints what torch sees on this machine as one line of JSON. `--standby` imports first and is told
+RUN_DIR and PHASE on its standard input. Never parses overrides.
 """
 
 from __future__ import annotations
@@ -30,11 +31,20 @@ def main(argv: Sequence[str]) -> int:
 
         print(json.dumps(describe_devices()))  # noqa: T201 - the driver reads it from here
         return 0
+    if list(argv) == ["--standby"]:
+        watch.die_with_the_driver()
+        from pilotkit.worker import standby
+
+        return _work(standby.wait())
     if len(argv) != 2:
         print("usage: python -m pilotkit.worker RUN_DIR PHASE", file=sys.stderr)  # noqa: T201
         return 2
-    faulthandler.enable()
     watch.die_with_the_driver()
+    return _work(argv)
+
+
+def _work(argv: Sequence[str]) -> int:
+    faulthandler.enable()
     run_dir, phase = RunDir(Path(argv[0])), argv[1]
     rank = int(os.environ.get("RANK", "0"))
     try:
