@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pilotkit.estimate.fake import replaced
@@ -39,10 +41,49 @@ class Watch(TorchDispatchMode):
             # Half of all calls, and no kernel: answered as FakeTensorMode would, without the way through it.
             fake = args[0]
             return META if fake.fake_mode.in_kernel_invocation else fake.fake_device
-        # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            if is_elementwise_on_lists(func) and (specs := _common_specs(args)) is not None:
+                return _on_local_tensors(partial(self._see, func), args, kwargs or {}, specs)
+            # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
             return NotImplemented
         return self._see(func, args, kwargs or {})
+
+
+def is_elementwise_on_lists(func: Any) -> bool:
+    """What optimizers run on lists of parameters: item by item and value by value, but for norms and the largest."""
+    name = func._schema.name
+    return name.startswith(("aten::_foreach_", "aten::_fused_")) and name not in (
+        "aten::_foreach_norm",
+        "aten::_foreach_max",
+    )
+
+
+def _common_specs(args: tuple[Any, ...]) -> list[Any] | None:
+    """How the DTensors of all lists are spread, item by item; None where lists differ: DTensor knows how."""
+    lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
+    if not lists or not all(isinstance(value, DTensor) for values in lists for value in values):
+        return None
+    if any(isinstance(value, DTensor) for value in args):  # a norm that is still to be summed up
+        return None
+    specs = [value._spec for value in lists[0]]
+    same = all([value._spec for value in values] == specs for values in lists[1:])
+    return specs if same else None
+
+
+def _on_local_tensors(
+    run: Callable[[Any, Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any], specs: Sequence[Any]
+) -> Any:
+    """What DTensor does for an operator that needs no communication, without asking first, which takes it a second."""
+    local = [
+        [item._local_tensor if isinstance(item, DTensor) else item for item in value]
+        if isinstance(value, (list, tuple))
+        else value
+        for value in args
+    ]
+    result = run(tuple(local), kwargs)
+    if result is None:
+        return None
+    return [DTensor(part, spec, requires_grad=False) for part, spec in zip(result, specs, strict=True)]
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
         for rank in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=90)[0] for process in ranks]
+        outputs = [process.communicate(timeout=240)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
