@@ -132,11 +132,14 @@ def _check_lengths(config: PilotConfig) -> list[Problem]:
     ]
 
 
-def _check_optimizer(config: PilotConfig) -> list[Problem]:
-    betas = config.optimizer.betas
-    if len(betas) == 2 and all(0 <= beta < 1 for beta in betas):
-        return []
-    return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
+def _check_optimizer(config: PilotConfig) -> Iterator[Problem]:
+    optimizer = config.optimizer
+    betas = optimizer.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        yield Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")
+    if optimizer.amsgrad and optimizer.name == "sgd":
+        fix = "drop it, or take optimizer=adamw"
+        yield Problem("optimizer.amsgrad", True, "false with sgd, which has no second moment", fix, ("optimizer.name",))
 
 
 def _check_numerics(config: PilotConfig) -> list[Problem]:

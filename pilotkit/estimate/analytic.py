@@ -36,7 +36,7 @@ def analytic(source: FakeModel, *, micro_batch_size: int, seq_len: int, reason: 
     params = math.ceil(sum(param.numel() * param.element_size() for param in model.parameters()) / shards)
     trained = sum(param.numel() * param.element_size() for param in model.parameters() if param.requires_grad)
     gradients = math.ceil(trained / shards)
-    moments = NUM_MOMENTS[str(workload.optimizer["name"])]
+    moments = NUM_MOMENTS[str(workload.optimizer["name"])] + bool(workload.optimizer.get("amsgrad"))
     if workload.optimizer["name"] == "sgd" and not workload.optimizer["momentum"]:
         moments = 0
     static = {"parameters": params, "optimizer_state": moments * gradients}
@@ -51,7 +51,9 @@ def analytic(source: FakeModel, *, micro_batch_size: int, seq_len: int, reason: 
         inside = tokens * element * _width(blocks[0]) * len(blocks) + inside // len(blocks)
     # Kept for backward, in float32, and the gradient of it.
     logits = tokens * _out_features(model) * (element + 4 + 4)
-    at_backward = sum(static.values()) + inside + outside + logits
+    # Of earlier micro-batches every rank keeps whole gradients, unless each is reduced.
+    whole = trained if workload.grad_accum_steps > 1 and not workload.sync_each_micro_batch else 0
+    at_backward = sum(static.values()) + inside + outside + logits + whole
     at_optimizer = sum(static.values()) + gradients * (2 if workload.optimizer["implementation"] == "foreach" else 1)
     peak = max(at_backward, at_optimizer)
     kinds = {**static, "activations": inside + outside + logits}

@@ -70,7 +70,9 @@ def trace_fake(
         if "position_ids" not in row:
             stack.enter_context(nothing_packed())
         if workload.device_type != "cpu":
-            stack.enter_context(accelerator_kernels())
+            stack.enter_context(
+                accelerator_kernels(fused_attention=workload.attention != "math", saw=recorder.saw_attention)
+            )
         stack.enter_context(recorder)
         with explained(A_STEP):
             _run(recorder, trainer, optimizer, model, workload, counts_operators=counts_operators)
@@ -136,6 +138,7 @@ def _trainer(
         max_grad_norm=workload.max_grad_norm,
         # DDP does what one device does, but for its buckets.
         strategy=workload.strategy if workload.strategy in SHARDED else "single",
+        sync_each_micro_batch=workload.sync_each_micro_batch,
         find_unused_parameters=False,
         rank=0,
         world_size=workload.world_size,

@@ -24,10 +24,11 @@ def build_optimizer(
     momentum: float,
     weight_decay: float,
     implementation: str,
+    amsgrad: bool = False,
 ) -> torch.optim.Optimizer:
     """`adamw` (decoupled weight decay), `adam` (L2) or `sgd` (L2) over the parameters that need gradients.
 
-    `betas` and `eps` are Adam's, `momentum` is SGD's. `implementation`: foreach, fused or for_loop.
+    `betas`, `eps` and `amsgrad` are Adam's, `momentum` is SGD's. `implementation`: foreach, fused or for_loop.
     """
     trainable = [param for param in params if param.requires_grad]
     switch = IMPLEMENTATIONS[implementation]
@@ -36,4 +37,4 @@ def build_optimizer(
     assert name in ("adam", "adamw"), name
     adam = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
     first, second = betas
-    return adam(trainable, lr=lr, betas=(first, second), eps=eps, weight_decay=weight_decay, **switch)
+    return adam(trainable, lr=lr, betas=(first, second), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **switch)

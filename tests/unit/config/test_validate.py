@@ -87,6 +87,12 @@ def told(configure: Configure, *overrides: str) -> str:
             id="betas",
         ),
         pytest.param(
+            ["optimizer=sgd", "optimizer.amsgrad=true"],
+            "optimizer.amsgrad=True\n    allowed: false with sgd, which has no second moment\n"
+            "    to mend: drop it, or take optimizer=adamw",
+            id="a largest second moment without one",
+        ),
+        pytest.param(
             ["pilot.strategies=[ddp,ddp]"],
             "pilot.strategies=['ddp', 'ddp']\n    allowed: a list of different names out of ddp, fsdp, hsdp\n"
             "    to mend: for example pilot.strategies=[ddp,fsdp]",
