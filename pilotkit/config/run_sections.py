@@ -148,8 +148,8 @@ class DataConfig:
 class OptimizerConfig:
     """The optimizer and its hyperparameters."""
 
-    name: str = option(choices=("adamw", "adam", "sgd"))
-    """Which torch optimizer."""
+    name: str = option(choices=("adamw", "adam", "sgd", "adamw8bit"))
+    """Which torch optimizer; `adamw8bit` is torchao's, with moments of 8 bits, and needs the `fp8` extra."""
     lr: float = option(gt=0)
     """Learning rate after warm-up."""
     betas: List[float] = field(default_factory=lambda: [0.9, 0.95])
@@ -162,8 +162,8 @@ class OptimizerConfig:
     """Decoupled for AdamW, L2 otherwise."""
     amsgrad: bool = False
     """Adam and AdamW: divide by the largest second moment so far, which is a third tensor of state a parameter."""
-    implementation: str = option("foreach", choices=("foreach", "fused", "for_loop"))
-    """Which of torch's implementations. They differ in speed and in temporary memory."""
+    implementation: str = option("foreach", choices=("foreach", "fused", "for_loop", "compiled"))
+    """Which of torch's implementations. They differ in speed and in temporary memory. `compiled`: adamw8bit's only."""
 
 
 @dataclass

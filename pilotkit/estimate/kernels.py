@@ -17,6 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's usual name
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pilotkit.estimate.fake import replaced
 
 HALF = (torch.bfloat16, torch.float16)
 MAX_FLASH_HEAD_SIZE = 256
@@ -37,20 +40,46 @@ def accelerator_kernels(*, fused_attention: bool, saw: Callable[[str], None]) ->
     checkpointing runs the forward again.
     """
     functional: Any = F
-    replaced: dict[str, Callable[..., Any]] = {
+    replacements: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": partial(_attention, saw, fused_attention),
         "dropout": _dropout,
         "rms_norm": _rms_norm,
         **{name: _in_float32(getattr(functional, name)) for name in FLOAT32_FUNCTIONS},
     }
-    originals = {name: getattr(functional, name) for name in replaced}
-    for name, function in replaced.items():
+    originals = {name: getattr(functional, name) for name in replacements}
+    for name, function in replacements.items():
         setattr(functional, name, function)
     try:
         yield
     finally:
         for name, function in originals.items():
             setattr(functional, name, function)
+
+
+@contextmanager
+def compiled_update() -> Iterator[None]:
+    """Inside, torchao's optimizer of 8 bits does what its compiled code does, and not each of its operators.
+
+    Modelled: torch's code generator for processors (2.13, of torchao 0.18) makes one float32 copy of each quantized
+    moment and its scales, for one parameter at a time; what it makes for an accelerator was not seen.
+    """
+    from torchao.optim import adam
+
+    with replaced(adam, "single_param_adam", _update_8bit):
+        yield
+
+
+def _update_8bit(p: Tensor, grad: Tensor, _step: Tensor, *moments_and_rates: Any) -> None:
+    """The memory and the traffic of the update, without its arithmetic."""
+    scratch = []
+    for moment in moments_and_rates[:3]:  # the third is there with amsgrad
+        local: Any = moment.to_local() if isinstance(moment, DTensor) else moment
+        if hasattr(local, "codes"):
+            scratch += [torch.empty(local.shape, dtype=torch.float32), torch.empty_like(local.scale)]
+            local.codes.add_(1)
+        elif local is not None:
+            local.add_(1)
+    p.add_(grad)
 
 
 def run_fake(func: Any, args: Any, kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, st
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.trace import trace_fake
 from pilotkit.estimate.workload import Workload
+from pilotkit.train import adamw8bit
 
 NOT_TRACED = (
     "context, library workspaces and communication buffers are not traced: they stand as overhead",
@@ -297,6 +298,10 @@ def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
             else "between micro-batches every rank keeps whole gradients: they are reduced in the last one only"
         )
     notes.append(f"optimizer: {workload.optimizer['name']}, {workload.optimizer['implementation']}")
+    if workload.optimizer["name"] == adamw8bit.NAME and workload.device_type != "cpu":
+        notes.append(
+            "the compiled update of adamw8bit is modelled: a float32 copy of both moments of one parameter at a time"
+        )
     if trace.attention:
         notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
     if is_unsure(workload, trace):

@@ -227,6 +227,7 @@ SINGLE: dict[str, Workload] = {
     "gpt for loop": dataclasses.replace(GPT, optimizer=optimizer(implementation="for_loop")),
     "gpt adam": dataclasses.replace(GPT, optimizer=optimizer("adam")),
     "gpt amsgrad": dataclasses.replace(GPT, optimizer=optimizer(amsgrad=True)),
+    "gpt adamw of 8 bits": dataclasses.replace(GPT, optimizer=optimizer("adamw8bit", "compiled")),
     "gpt sgd": dataclasses.replace(GPT, optimizer=optimizer("sgd")),
     "gpt sgd momentum": dataclasses.replace(GPT, optimizer=optimizer("sgd", momentum=0.9)),
     "llama": LLAMA,

@@ -63,6 +63,39 @@ def test_foreach_holds_temporaries_that_fused_does_not(scenarios: ModuleType) ->
     assert tops["foreach"] - tops["fused"] == pytest.approx(4 * _num_params(scenarios.GPT), rel=0.02)
 
 
+def test_8_bits_of_state_and_two_copies_of_a_parameter_at_work(scenarios: ModuleType) -> None:
+    """1 byte an element of each moment, 4 for each 256 of them and for each of the 256 values of its table. The
+    compiled update of an accelerator makes a float32 copy of both, of one parameter at a time."""
+    size = 512 * 512
+    workload = Workload(
+        partial(_Linears, 1, 512),
+        lambda _: {"x": torch.empty(512)},
+        optimizer=scenarios.optimizer("adamw8bit", "compiled"),
+        device_type="cuda",
+        max_grad_norm=None,
+    )
+    found = predict(workload, micro_batch_size=1, seq_len=1)
+    assert found.static == {"parameters": 4 * size, "optimizer_state": 4 + 2 * (size + 4 * size // 256 + 4 * 256)}
+    top = max(live for event, live in found.trace.live() if event.step == 1 and event.moment == "optimizer")
+    gradients, copies = 4 * size, 2 * (4 * size + 4 * size // 256)
+    # The row of 512 numbers is there too, and a few scalars.
+    assert top == pytest.approx(sum(found.static.values()) + gradients + copies + 4 * 512, abs=64)
+    assert any("adamw8bit is modelled" in note for note in found.notes)
+
+
+class _Linears(nn.Module):
+    """So many square layers in a row."""
+
+    def __init__(self, num_layers: int, size: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(num_layers))
+
+    def forward(self, x: Tensor) -> LanguageModelOutput:
+        for layer in self.layers:
+            x = layer(x)
+        return LanguageModelOutput(x.sum(), x)
+
+
 class _Head(nn.Module):
     """A tiny model with a large vocabulary; the loss is in float32."""
 
@@ -190,19 +223,6 @@ def test_experts_compute_what_their_rows_need(scenarios: ModuleType) -> None:
     assert sum(operator.num_flops for operator in found) == 3 * num_layers * 2 * rows * (32 * 96 + 48 * 32)
 
 
-class _Billion(nn.Module):
-    """1e9 parameters in ten blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(10_000, 10_000, bias=False) for _ in range(10))
-
-    def forward(self, x: Tensor) -> LanguageModelOutput:
-        for block in self.blocks:
-            x = block(x)
-        return LanguageModelOutput(x.sum(), x)
-
-
 @pytest.mark.parametrize(
     ("reduces_each", "kept", "words"),
     [
@@ -215,7 +235,7 @@ def test_gradients_between_micro_batches_of_a_billion_parameters_on_8(
 ) -> None:
     """4 bytes a parameter: 0.5 GB on a rank where each micro-batch is reduced, 4 GB where that is skipped."""
     workload = scenarios.spread(
-        Workload(_Billion, lambda _: {"x": torch.empty(10_000)}),
+        Workload(partial(_Linears, 10, 10_000), lambda _: {"x": torch.empty(10_000)}),
         "fsdp",
         8,
         grad_accum_steps=4,

@@ -140,7 +140,7 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             (
                 "optimizer.implementation",
                 "fast",
-                "one of foreach, fused, for_loop",
+                "one of foreach, fused, for_loop, compiled",
                 "for example optimizer.implementation=foreach",
             ),
             id="closed choice",
