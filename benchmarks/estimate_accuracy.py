@@ -101,7 +101,8 @@ def tell_speed(found: Sequence[tuple[Published, Prediction]]) -> None:
         if device is None or row.tokens_per_second is None:
             continue
         batch, seq_len = row.shape
-        lines.append((row, _time(row, prediction, DEVICES[device]), batch * seq_len / row.tokens_per_second, device))
+        tokens = batch * seq_len * row.grad_accum_steps
+        lines.append((row, _time(row, prediction, DEVICES[device]), tokens / row.tokens_per_second, device))
     default = [time.step_seconds / seconds - 1 for _, time, seconds, _ in lines]
     print(f"\nSpeed: {len(lines)} rows, time of a step")
     calibrated: list[float] = []

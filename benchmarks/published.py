@@ -3,7 +3,7 @@
 
 One row a run: id, source_locator, date, model and its sizes (n_layers, d_model, n_heads, n_kv_heads, d_ff, vocab,
 tied_embeddings), gpu, n_gpus, parallelism, shard_degree, param_dtype, precision, optimizer, activation_ckpt, compile,
-micro_batch, seq_len, tokens_per_s_per_gpu, peak_mem with its unit and kind, notes.
+micro_batch, seq_len, grad_accum, tokens_per_s_per_gpu, peak_mem with its unit and kind, notes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ CHECKPOINTING = {
 PARALLELISM = ("single", "DDP", "FSDP", "FSDP1", "FSDP2")
 # torchtitan's loop kept the float32 logits alive during backward until this month (its train.py, `del pred`).
 KEPT_LOGITS_UNTIL = "2024-06-30"
+# litgpt's table of Thunder gives its commands: those of DDP and of one device leave the script's default of 512 rows a
+# step, and accumulate; "gradient accumulation is disabled in the FSDP setting" alone (its README @059941f).
+THUNDER_TABLE, THUNDER_GLOBAL_BATCH = "extensions/thunder/README.md", 512
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,14 @@ class Published:
     @property
     def keeps_logits(self) -> bool:
         return "torchtitan" in self.row["source"] and self.row["date"][:7] <= KEPT_LOGITS_UNTIL[:7]
+
+    @property
+    def grad_accum_steps(self) -> int:
+        if self.row["grad_accum"]:
+            return int(self.row["grad_accum"])
+        if THUNDER_TABLE not in self.row["source_locator"] or self.strategy == "fsdp":
+            return 1
+        return THUNDER_GLOBAL_BATCH // (int(self.row["micro_batch"]) * self.num_devices)
 
     @property
     def is_pure(self) -> bool:
@@ -96,6 +107,7 @@ class Published:
             activation_checkpointing=mode,
             keep_every=keep_every,
             optimizer={**ADAMW, "implementation": "fused" if "(fused" in row["optimizer"] else "foreach"},
+            grad_accum_steps=self.grad_accum_steps,
             device_type="cuda",
             num_eval_batches=0,
         )

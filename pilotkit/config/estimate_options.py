@@ -18,6 +18,10 @@ class EstimateOptions:
     """Grid: sequence lengths (tokens). Empty: only the run's own."""
     headroom: float = option(0.05, ge=0, le=0.9)
     """Share of the device's memory that has to stay free for `fits`."""
+    attention: str = option("auto", choices=("auto", "fused", "math"))
+    """How attention by `scaled_dot_product_attention` is computed on an accelerator: by torch's `fused` kernels, or by
+    plain operators that keep the scores (`math`). `auto`: fused; on ROCm, where builds of torch differ, the peak with
+    plain operators stands beside it."""
     allocator: str = option("expandable", choices=("native", "expandable"))
     """Which behaviour of the caching allocator `fits` is judged by: PYTORCH_CUDA_ALLOC_CONF's expandable_segments."""
     context_bytes: int = option(629145600, ge=0)

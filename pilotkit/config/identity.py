@@ -48,6 +48,7 @@ def traced_digest(config: PilotConfig) -> str:
     # Of a global batch that was given, another micro-batch makes another number of micro-batches.
     plain["grad_accum_steps"] = batch_arithmetic(config).grad_accum_steps
     plain["fallback"] = config.estimate.fallback
+    plain["attention"] = config.estimate.attention
     return _digest(plain)
 
 

@@ -132,11 +132,24 @@ def _check_lengths(config: PilotConfig) -> list[Problem]:
     ]
 
 
-def _check_optimizer(config: PilotConfig) -> list[Problem]:
-    betas = config.optimizer.betas
-    if len(betas) == 2 and all(0 <= beta < 1 for beta in betas):
-        return []
-    return [Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")]
+def _check_optimizer(config: PilotConfig) -> Iterator[Problem]:
+    optimizer = config.optimizer
+    betas = optimizer.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        yield Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")
+    if optimizer.amsgrad and optimizer.name == "sgd":
+        fix = "drop it, or take optimizer=adamw"
+        yield Problem("optimizer.amsgrad", True, "false with sgd, which has no second moment", fix, ("optimizer.name",))
+    is_8bit, how = optimizer.name == "adamw8bit", optimizer.implementation
+    if is_8bit != (how == "compiled"):
+        allowed = "compiled with adamw8bit" if is_8bit else f"foreach, fused, for_loop with {optimizer.name}"
+        fix = "choose the optimizer by optimizer=..., which brings its implementation along"
+        yield Problem("optimizer.implementation", how, allowed, fix, ("optimizer.name", "optimizer"))
+    if is_8bit and config.parallelism.strategy in ("fsdp", "hsdp"):
+        # Which moments have 8 bits depends on the size of a shard, and a scale belongs to 256 elements of one.
+        fix = "take parallelism=ddp, or optimizer=adamw, whose state is sharded"
+        allowed = "single or ddp with optimizer=adamw8bit: its state could not be put together at another world size"
+        yield Problem("parallelism.strategy", config.parallelism.strategy, allowed, fix, ("optimizer.name",))
 
 
 def _check_numerics(config: PilotConfig) -> list[Problem]:

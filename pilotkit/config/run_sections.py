@@ -63,6 +63,9 @@ class ParallelismConfig:
     """Ranks that share one copy. Null: derived from the strategy and the world size."""
     reshard_after_forward: bool = True
     """FSDP and HSDP: free gathered parameters after forward (ZeRO-3) or keep them until backward (ZeRO-2)."""
+    sync_each_micro_batch: bool = False
+    """With gradient accumulation: reduce gradients in every micro-batch, not in the last one only. FSDP and HSDP then
+    keep a rank's share of them in between where they would keep whole ones: less memory for more traffic."""
     find_unused_parameters: bool = False
     """Allow parameters that get no gradient in a step. Costs DDP a graph walk a step, FSDP and HSDP an exchange."""
 
@@ -145,8 +148,8 @@ class DataConfig:
 class OptimizerConfig:
     """The optimizer and its hyperparameters."""
 
-    name: str = option(choices=("adamw", "adam", "sgd"))
-    """Which torch optimizer."""
+    name: str = option(choices=("adamw", "adam", "sgd", "adamw8bit"))
+    """Which torch optimizer; `adamw8bit` is torchao's, with moments of 8 bits, and needs the `fp8` extra."""
     lr: float = option(gt=0)
     """Learning rate after warm-up."""
     betas: List[float] = field(default_factory=lambda: [0.9, 0.95])
@@ -157,8 +160,10 @@ class OptimizerConfig:
     """SGD's momentum."""
     weight_decay: float = option(0.0, ge=0)
     """Decoupled for AdamW, L2 otherwise."""
-    implementation: str = option("foreach", choices=("foreach", "fused", "for_loop"))
-    """Which of torch's implementations. They differ in speed and in temporary memory."""
+    amsgrad: bool = False
+    """Adam and AdamW: divide by the largest second moment so far, which is a third tensor of state a parameter."""
+    implementation: str = option("foreach", choices=("foreach", "fused", "for_loop", "compiled"))
+    """Which of torch's implementations. They differ in speed and in temporary memory. `compiled`: adamw8bit's only."""
 
 
 @dataclass

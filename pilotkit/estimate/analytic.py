@@ -14,13 +14,14 @@ from typing import Any
 from torch import nn
 
 from pilotkit.estimate.model import FakeModel
+from pilotkit.train import adamw8bit
 from pilotkit.train.parallelism import SHARDED
 from pilotkit.train.precision import DTYPES
 
 # Published runs hold 1 to 17 % more from the device than their tensors use.
 RESERVED_OVER_ALLOCATED = 1.1
 KEEPS_INPUT = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
-NUM_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
+NUM_MOMENTS = {"adam": 2, "adamw": 2, "adamw8bit": 2, "sgd": 1}
 FLOPS_PER_PARAM_AND_TOKEN = 6
 NOTE = (
     "analytic: parameters, gradients and optimizer state are counted, activations are a rule of thumb that may be off "
@@ -36,10 +37,13 @@ def analytic(source: FakeModel, *, micro_batch_size: int, seq_len: int, reason: 
     params = math.ceil(sum(param.numel() * param.element_size() for param in model.parameters()) / shards)
     trained = sum(param.numel() * param.element_size() for param in model.parameters() if param.requires_grad)
     gradients = math.ceil(trained / shards)
-    moments = NUM_MOMENTS[str(workload.optimizer["name"])]
+    moments = NUM_MOMENTS[str(workload.optimizer["name"])] + bool(workload.optimizer.get("amsgrad"))
     if workload.optimizer["name"] == "sgd" and not workload.optimizer["momentum"]:
         moments = 0
-    static = {"parameters": params, "optimizer_state": moments * gradients}
+    state = moments * gradients
+    if workload.optimizer["name"] == adamw8bit.NAME:  # one byte an element
+        state = moments * math.ceil(sum(param.numel() for param in model.parameters() if param.requires_grad) / shards)
+    static = {"parameters": params, "optimizer_state": state}
     if workload.strategy == "ddp":
         static["buckets"] = gradients
     tokens = micro_batch_size * seq_len
@@ -51,7 +55,9 @@ def analytic(source: FakeModel, *, micro_batch_size: int, seq_len: int, reason: 
         inside = tokens * element * _width(blocks[0]) * len(blocks) + inside // len(blocks)
     # Kept for backward, in float32, and the gradient of it.
     logits = tokens * _out_features(model) * (element + 4 + 4)
-    at_backward = sum(static.values()) + inside + outside + logits
+    # Gradients of earlier micro-batches are there: whole ones, unless each is reduced.
+    earlier = 0 if workload.grad_accum_steps == 1 else gradients if workload.sync_each_micro_batch else trained
+    at_backward = sum(static.values()) + inside + outside + logits + earlier
     at_optimizer = sum(static.values()) + gradients * (2 if workload.optimizer["implementation"] == "foreach" else 1)
     peak = max(at_backward, at_optimizer)
     kinds = {**static, "activations": inside + outside + logits}

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's usual name
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pilotkit.estimate.fake import replaced
 
 HALF = (torch.bfloat16, torch.float16)
 MAX_FLASH_HEAD_SIZE = 256
@@ -23,28 +27,59 @@ MAX_FLASH_HEAD_SIZE = 256
 FLOAT32_FUNCTIONS = ("layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss")
 
 
+MATH = "_scaled_dot_product_attention_math"
+
+
 @contextmanager
-def accelerator_kernels() -> Iterator[None]:
+def accelerator_kernels(*, fused_attention: bool, saw: Callable[[str], None]) -> Iterator[None]:
     """Inside, `torch.nn.functional` leads to the kernels that torch takes on an accelerator.
 
+    Without `fused_attention` it is as where torch was built without it, or refuses it: plain operators. `saw` is told
+    of plain attention, which is no operator that a trace could see.
     Functions are replaced and no function mode is entered: a mode is off inside `Tensor.backward`, where activation
     checkpointing runs the forward again.
     """
     functional: Any = F
-    replaced: dict[str, Callable[..., Any]] = {
-        "scaled_dot_product_attention": _attention,
+    replacements: dict[str, Callable[..., Any]] = {
+        "scaled_dot_product_attention": partial(_attention, saw, fused_attention),
         "dropout": _dropout,
         "rms_norm": _rms_norm,
         **{name: _in_float32(getattr(functional, name)) for name in FLOAT32_FUNCTIONS},
     }
-    originals = {name: getattr(functional, name) for name in replaced}
-    for name, function in replaced.items():
+    originals = {name: getattr(functional, name) for name in replacements}
+    for name, function in replacements.items():
         setattr(functional, name, function)
     try:
         yield
     finally:
         for name, function in originals.items():
             setattr(functional, name, function)
+
+
+@contextmanager
+def compiled_update() -> Iterator[None]:
+    """Inside, torchao's optimizer of 8 bits does what its compiled code does, and not each of its operators.
+
+    Modelled: torch's code generator for processors (2.13, of torchao 0.18) makes one float32 copy of each quantized
+    moment and its scales, for one parameter at a time; what it makes for an accelerator was not seen.
+    """
+    from torchao.optim import adam
+
+    with replaced(adam, "single_param_adam", _update_8bit):
+        yield
+
+
+def _update_8bit(p: Tensor, grad: Tensor, _step: Tensor, *moments_and_rates: Any) -> None:
+    """The memory and the traffic of the update, without its arithmetic."""
+    scratch = []
+    for moment in moments_and_rates[:3]:  # the third is there with amsgrad
+        local: Any = moment.to_local() if isinstance(moment, DTensor) else moment
+        if hasattr(local, "codes"):
+            scratch += [torch.empty(local.shape, dtype=torch.float32), torch.empty_like(local.scale)]
+            local.codes.add_(1)
+        elif local is not None:
+            local.add_(1)
+    p.add_(grad)
 
 
 def run_fake(func: Any, args: Any, kwargs: Any) -> Any:
@@ -70,6 +105,8 @@ def _like_in(result: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _attention(
+    saw: Callable[[str], None],
+    may_be_fused: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -84,13 +121,14 @@ def _attention(
     head_size = query.shape[-1]
     ops = torch.ops.aten
     result: Tensor
-    if attn_mask is None and query.dtype in HALF and head_size <= MAX_FLASH_HEAD_SIZE and query.dim() == 4:
+    is_flash = attn_mask is None and query.dtype in HALF and head_size <= MAX_FLASH_HEAD_SIZE
+    if may_be_fused and is_flash and query.dim() == 4:
         padding = -head_size % 8  # the kernel takes multiples of 8, torch pads
         padded = [F.pad(part, (0, padding)) if padding else part for part in (query, key, value)]
         # Fewer key and value heads than query heads (enable_gqa) are taken as they are.
         result = ops._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
         return result[..., :head_size] if padding else result
-    if not enable_gqa and query.dim() == 4:
+    if may_be_fused and not enable_gqa and query.dim() == 4:
         needs_grad = any(part.requires_grad for part in (query, key, value))
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             # torch turns a mask of yes and no into one of 0 and minus infinity
@@ -101,6 +139,7 @@ def _attention(
             query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
         )[0]
         return result
+    saw(MATH)
     result = ops._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]

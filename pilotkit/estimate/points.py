@@ -30,7 +30,15 @@ from pilotkit.estimate.grid import (
     terms_of,
 )
 from pilotkit.estimate.helper import Helper
-from pilotkit.estimate.predict import Estimator, Shape, notes_of, prediction_of, work_of
+from pilotkit.estimate.predict import (
+    Estimator,
+    Prediction,
+    Shape,
+    is_unsure,
+    notes_of,
+    prediction_of,
+    work_of,
+)
 
 Work = Mapping[str, Sequence[Mapping[str, Any]]]
 """As `predict.work_of` gives it."""
@@ -65,10 +73,12 @@ class Kind:
     work: WorkFit
     notes: tuple[str, ...]
 
-    def predict(self, micro_batch_size: int, seq_len: int, *, num_params: int) -> dict[str, Any]:
-        """As `Prediction.to_dict` of a trace at that shape."""
+    def predict(
+        self, micro_batch_size: int, seq_len: int, *, num_params: int, plain: Prediction | None = None
+    ) -> Prediction:
+        """As `Estimator.predict` of a trace at that shape."""
         trace, work = self.fit.trace_at(micro_batch_size, seq_len), self.work.at(micro_batch_size, seq_len)
-        return prediction_of(trace, work, num_params=num_params, notes=self.notes).to_dict()
+        return prediction_of(trace, work, num_params=num_params, notes=self.notes, plain=plain)
 
 
 @dataclass(frozen=True)
@@ -78,11 +88,14 @@ class Points:
     one: Kind
     many: Kind
     num_params: int
+    plain: Points | None = None
+    """The same without fused attention, where it cannot be known that there is one."""
 
-    def predict(self, micro_batch_size: int, seq_len: int) -> dict[str, Any]:
-        """As `Prediction.to_dict` of a trace at that shape."""
+    def predict(self, micro_batch_size: int, seq_len: int) -> Prediction:
+        """As `Estimator.predict` of a trace at that shape."""
         kind = self.one if micro_batch_size == 1 else self.many
-        return kind.predict(micro_batch_size, seq_len, num_params=self.num_params)
+        plain = self.plain.predict(micro_batch_size, seq_len) if self.plain is not None else None
+        return kind.predict(micro_batch_size, seq_len, num_params=self.num_params, plain=plain)
 
 
 def fit_points(estimator: Estimator) -> Points:
@@ -93,10 +106,12 @@ def fit_points(estimator: Estimator) -> Points:
     one = _fit_work(short, ONE[-1], batches=ONE_ROW, held_out=(1, HELD_OUT_SEQ_LEN))
     many = _fit_work(short, MANY[-1], batches=ROWS, held_out=(HELD_OUT_ROWS, HELD_OUT_SEQ_LEN))
     workload = estimator.workload
+    is_open = is_unsure(workload, grid.one.trace) or is_unsure(workload, grid.many.trace)
     return Points(
         Kind(grid.one, one, notes_of(workload, grid.one.trace)),
         Kind(grid.many, many, notes_of(workload, grid.many.trace)),
         estimator.source.num_params,
+        fit_points(estimator.without_fused_attention()) if is_open else None,
     )
 
 
@@ -104,7 +119,7 @@ def predict_all(points: Points, shapes: Sequence[Shape], *, helper: Helper | Non
     """Each of the shapes, in their order; half of them by the helper."""
     half = len(shapes) // 2 if helper is not None else 0
     future = helper.submit(predict_all, points, shapes[:half]) if helper is not None and half else None
-    found = [points.predict(*shape) for shape in shapes[half:]]
+    found = [points.predict(*shape).to_dict() for shape in shapes[half:]]
     if future is None:
         return found
     helped = predict_all(points, shapes[:half]) if future.exception() is not None else future.result()

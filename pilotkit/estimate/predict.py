@@ -21,6 +21,7 @@ from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, st
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.trace import trace_fake
 from pilotkit.estimate.workload import Workload
+from pilotkit.train import adamw8bit
 
 NOT_TRACED = (
     "context, library workspaces and communication buffers are not traced: they stand as overhead",
@@ -44,6 +45,8 @@ class Prediction:
     work: dict[str, list[dict[str, Any]]]
     """As `work_of`."""
     notes: tuple[str, ...]
+    plain_attention: Prediction | None = None
+    """The same without fused attention, where it cannot be known that there is one."""
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -63,6 +66,11 @@ class Prediction:
             **{f"{kind}_bytes": num_bytes for kind, num_bytes in self.static.items()},
             "num_params": self.num_params,
         }
+        if self.plain_attention is not None:
+            plain = self.plain_attention
+            metrics["plain_attention_peak_allocated_bytes"] = plain.peak_allocated_bytes
+            metrics["plain_attention_native_reserved_bytes"] = plain.native.peak_reserved_bytes
+            metrics["plain_attention_expandable_reserved_bytes"] = plain.expandable.peak_reserved_bytes
         if "evaluation" in self.peaks:
             metrics["evaluation_peak_bytes"] = self.peaks["evaluation"].num_bytes
         details = {
@@ -73,6 +81,7 @@ class Prediction:
             "peak_by_moment": largest_by_moment(self.trace, ("forward", "backward", "optimizer")),
             "memory_profile": profile(self.trace),
             "attention": self.trace.attention,
+            "assumed": [note for note in self.notes if note not in NOT_TRACED],
             "notes": list(self.notes),
         }
         return {"metrics": metrics, "details": details, "work": self.work}
@@ -109,11 +118,24 @@ class Estimator:
         )
         return Estimator(workload, source=self.source.like(workload), helper=self.helper)
 
-    def predict(self, *, micro_batch_size: int, seq_len: int) -> Prediction:
-        """Memory and operators of one shape."""
+    def without_fused_attention(self) -> Estimator:
+        """The same run where torch has no fused kernel of attention."""
+        workload = dataclasses.replace(self.workload, attention="math")
+        return Estimator(workload, source=self.source.like(workload), helper=self.helper)
+
+    def predict(self, *, micro_batch_size: int, seq_len: int, both_attentions: bool = False) -> Prediction:
+        """Memory and operators of one shape. `both_attentions`: with plain attention beside it, where it is unsure."""
         trace = self.trace(micro_batch_size=micro_batch_size, seq_len=seq_len)
         notes = notes_of(self.workload, trace)
-        return prediction_of(trace, work_of(trace), num_params=self.source.num_params, notes=notes)
+        both_attentions = both_attentions and is_unsure(self.workload, trace)
+        plain = self.without_fused_attention() if both_attentions else None
+        return prediction_of(
+            trace,
+            work_of(trace),
+            num_params=self.source.num_params,
+            notes=notes,
+            plain=plain.predict(micro_batch_size=micro_batch_size, seq_len=seq_len) if plain is not None else None,
+        )
 
     def trace(self, *, micro_batch_size: int, seq_len: int) -> Trace:
         """The whole depth's trace at one shape, expanded where that is proven, in full where it is not."""
@@ -199,11 +221,16 @@ class Estimator:
 
 def predict(workload: Workload, *, micro_batch_size: int, seq_len: int) -> Prediction:
     """One shape of one workload. Raises EstimateError for a model that cannot be traced."""
-    return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len)
+    return Estimator(workload).predict(micro_batch_size=micro_batch_size, seq_len=seq_len, both_attentions=True)
 
 
 def prediction_of(
-    trace: Trace, work: dict[str, list[dict[str, Any]]], *, num_params: int, notes: tuple[str, ...]
+    trace: Trace,
+    work: dict[str, list[dict[str, Any]]],
+    *,
+    num_params: int,
+    notes: tuple[str, ...],
+    plain: Prediction | None = None,
 ) -> Prediction:
     """What a trace of the whole depth says of memory, beside the work that is known of it."""
     return Prediction(
@@ -215,6 +242,7 @@ def prediction_of(
         replay(requests(trace), expandable=True),
         work,
         notes,
+        plain,
     )
 
 
@@ -250,13 +278,35 @@ def _peak_bytes(trace: Trace) -> list[int]:
     return [peak.num_bytes for peak in peaks(trace).values()]
 
 
+def is_unsure(workload: Workload, trace: Trace) -> bool:
+    """Whether torch may have none of the fused kernels of attention that were assumed: its builds for ROCm may lack
+    them, and refuse shapes that others take (pytorch#112997)."""
+    fused = any("flash" in kernel or "efficient" in kernel for kernel in trace.attention)
+    return workload.attention == "auto" and workload.device_type == "rocm" and fused
+
+
 def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
     """What is modelled or assumed and not traced, in sentences."""
     notes = list(NOT_TRACED)
     if workload.strategy == "ddp":
         notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
     if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
-        notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
+        notes.append(
+            "between micro-batches every rank keeps its share of the gradients: they are reduced in each of them "
+            "(parallelism.sync_each_micro_batch)"
+            if workload.sync_each_micro_batch
+            else "between micro-batches every rank keeps whole gradients: they are reduced in the last one only"
+        )
+    notes.append(f"optimizer: {workload.optimizer['name']}, {workload.optimizer['implementation']}")
+    if workload.optimizer["name"] == adamw8bit.NAME and workload.device_type != "cpu":
+        notes.append(
+            "the compiled update of adamw8bit is modelled: a float32 copy of both moments of one parameter at a time"
+        )
     if trace.attention:
         notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
+    if is_unsure(workload, trace):
+        notes.append(
+            "whether torch has that kernel on this device is not known here: with plain attention see "
+            "plain_attention_peak_allocated_bytes; estimate.attention says which it is"
+        )
     return tuple(notes)

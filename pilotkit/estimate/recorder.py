@@ -83,6 +83,10 @@ class Recorder:
             self.trace.kinds[number] = kind
             self._owners[number] = self._assigned[number] = block
 
+    def saw_attention(self, kernel: str) -> None:
+        """Remember which kernels of attention were taken."""
+        self.trace.attention = sorted({*self.trace.attention, kernel})
+
     def finish(self) -> None:
         """Give the events of assigned tensors their blocks."""
         self.trace.events = [
@@ -130,7 +134,7 @@ class Recorder:
             if operator is not None:
                 self.trace.operators.append(operator)
         if "attention" in name and "backward" not in name:
-            self.trace.attention = sorted({*self.trace.attention, name.removeprefix("aten::")})
+            self.saw_attention(name.removeprefix("aten::"))
         return result
 
     def _scalar(self, tensor: Tensor) -> Any:

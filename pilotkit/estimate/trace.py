@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from pilotkit.estimate.events import NO_BLOCK, Trace
 from pilotkit.estimate.fake import fake_group, nothing_packed, quiet
-from pilotkit.estimate.kernels import accelerator_kernels
+from pilotkit.estimate.kernels import accelerator_kernels, compiled_update
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.naming import Sections, add_initial, follow_blocks, name_state
 from pilotkit.estimate.problems import A_STEP, explained
 from pilotkit.estimate.recorder import Recorder
 from pilotkit.estimate.workload import Workload
-from pilotkit.train import activation_checkpointing
+from pilotkit.train import activation_checkpointing, adamw8bit
 from pilotkit.train.optimizer import build_optimizer
 from pilotkit.train.parallelism import SHARDED, parallelize
 from pilotkit.train.rows import LoadedBatch
@@ -70,7 +70,11 @@ def trace_fake(
         if "position_ids" not in row:
             stack.enter_context(nothing_packed())
         if workload.device_type != "cpu":
-            stack.enter_context(accelerator_kernels())
+            stack.enter_context(
+                accelerator_kernels(fused_attention=workload.attention != "math", saw=recorder.saw_attention)
+            )
+            if workload.optimizer["name"] == adamw8bit.NAME:
+                stack.enter_context(compiled_update())
         stack.enter_context(recorder)
         with explained(A_STEP):
             _run(recorder, trainer, optimizer, model, workload, counts_operators=counts_operators)
@@ -136,6 +140,7 @@ def _trainer(
         max_grad_norm=workload.max_grad_norm,
         # DDP does what one device does, but for its buckets.
         strategy=workload.strategy if workload.strategy in SHARDED else "single",
+        sync_each_micro_batch=workload.sync_each_micro_batch,
         find_unused_parameters=False,
         rank=0,
         world_size=workload.world_size,

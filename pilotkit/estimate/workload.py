@@ -40,10 +40,15 @@ class Workload:
     """Keyword arguments of `pilotkit.train.optimizer.build_optimizer`."""
     reshard_after_forward: bool = True
     grad_accum_steps: int = 1
+    sync_each_micro_batch: bool = False
+    """Reduce gradients in every micro-batch, not in the last one only."""
     max_grad_norm: float | None = 1.0
     deterministic: bool = True
     device_type: str = "cpu"
     """`cpu` takes this machine's kernels; `cuda` and `rocm` those of an accelerator."""
+    attention: str = "auto"
+    """Of an accelerator: `fused`, `math` (plain operators, where torch was built without fused kernels or refuses the
+    shape), or `auto`: fused, with plain beside it where that cannot be known."""
     num_eval_batches: int = 1
 
     @property

@@ -28,6 +28,10 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
     for peak in details["peaks"]:
         note = f"{peak['where']}: {kinds_words(peak['kinds'])}"
         table.add_row(f"peak allocated, {peak['step']}", format_bytes(peak["peak_bytes"]), Text(note))
+    if "plain_attention_peak_allocated_bytes" in metrics:
+        plain = metrics["plain_attention_peak_allocated_bytes"]
+        note = "where this build of torch has no fused attention for it; estimate.attention=fused or math says which"
+        table.add_row("peak allocated, plain attention", format_bytes(plain), Text(note))
     for name, words in (("native", "native segments"), ("expandable", "expandable segments")):
         if f"{name}_reserved_bytes" in metrics:
             table.add_row(f"peak reserved, {words}", format_bytes(metrics[f"{name}_reserved_bytes"]), "replayed")
@@ -36,6 +40,8 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
     if details.get("memory_calibration", "uncalibrated") != "uncalibrated":
         low, high = format_bytes(metrics["device_used_low_bytes"]), format_bytes(metrics["device_used_high_bytes"])
         table.add_row("memory", "corrected", Text(f"{details['memory_calibration']}: {low} to {high} in use"))
+    if details.get("assumed"):
+        table.add_row("assumed", "", Text("; ".join(details["assumed"])))
     verdict = Text("fits", style="green") if details["fits"] else Text("does not fit", style="red")
     limit = format_bytes(metrics["memory_limit_bytes"])
     table.add_row(f"in use on {hardware}", format_bytes(metrics["device_used_bytes"]), Text(f"of {limit}: ") + verdict)

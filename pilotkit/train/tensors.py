@@ -6,13 +6,16 @@ or activation checkpointing wrapped around it. Nothing here reads or writes a fi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pilotkit.errors import CheckpointError
 
@@ -49,8 +52,21 @@ def collect_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     for name, states in optimizer_state.items():
         for state, value in states.items():
             assert isinstance(value, Tensor), (name, state)
-            tensors[f"optimizer.{name}.{state}"] = value
+            tensors.update(_parts(f"optimizer.{name}.{state}", value))
     return tensors
+
+
+def _parts(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A moment of 8 bits is several tensors (codes, scales, a table), each saved as what it is."""
+    if _is_made_of_parts(value):
+        for part in cast(Any, value).__tensor_flatten__()[0]:
+            yield f"{name}.{part}", getattr(value, part)
+    else:
+        yield name, value
+
+
+def _is_made_of_parts(value: Tensor) -> bool:
+    return is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor)
 
 
 def _is_stateless(optimizer: torch.optim.Optimizer) -> bool:
@@ -62,7 +78,9 @@ def _is_stateless(optimizer: torch.optim.Optimizer) -> bool:
 def _zero_state(optimizer: torch.optim.Optimizer) -> None:
     for states in optimizer.state.values():
         for value in states.values():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and _is_made_of_parts(value):
+                value.copy_(torch.zeros(value.shape, dtype=value.dtype, device=value.device))
+            elif isinstance(value, Tensor):
                 value.zero_()
 
 

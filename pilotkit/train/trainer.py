@@ -1,8 +1,8 @@
 """One optimizer step, and evaluation: the only place that runs forward and backward.
 
 The calls of `train_step`, on every rank alike: for each micro-batch rows.next, forward, backward (gradients are reduced
-in the last one); then unscale, clip, optimizer, scheduler; then one small gather, so that all ranks know the same loss
-and stop together; then buffers that moved become rank 0's.
+in the last one, or in each); then unscale, clip, optimizer, scheduler; then one small gather, so that all ranks know
+the same loss and stop together; then buffers that moved become rank 0's.
 Called by the worker's phases, which pass `meter` in as `Sections`. Never saves, prints or measures.
 """
 
@@ -92,6 +92,7 @@ class Trainer:
         max_grad_norm: float | None,
         strategy: str,
         find_unused_parameters: bool,
+        sync_each_micro_batch: bool = False,
         rank: int,
         world_size: int,
         micro_batch_size: int,
@@ -113,6 +114,7 @@ class Trainer:
         self._grad_accum_steps = grad_accum_steps
         self._max_grad_norm = max_grad_norm
         self._strategy = strategy
+        self._sync_each_micro_batch = sync_each_micro_batch
         self._micro_batch_size = micro_batch_size
         self._num_tokens = micro_batch_size * seq_len * grad_accum_steps * world_size
         self._is_sharded = strategy in SHARDED
@@ -122,7 +124,9 @@ class Trainer:
             model,
             strategy=strategy,
             search=find_unused_parameters,
-            adds_up_in_another_dtype=grad_accum_steps > 1 and precision.compute_dtype != precision.reduce_dtype,
+            adds_up_in_another_dtype=grad_accum_steps > 1
+            and not sync_each_micro_batch
+            and precision.compute_dtype != precision.reduce_dtype,
         )
 
     def train_step(self, sections: Sections = no_sections) -> StepResult:
@@ -191,7 +195,7 @@ class Trainer:
 
     def _forward_backward(self, batch: dict[str, Tensor], *, is_last: bool, sections: Sections) -> Tensor:
         """The micro-batch's own loss, detached; gradients are those of its share in the step's mean."""
-        is_reduced = is_last or self._unused.reduces_each_micro_batch
+        is_reduced = is_last or self._sync_each_micro_batch or self._unused.reduces_each_micro_batch
         with gradient_sync(self.model, strategy=self._strategy, is_last=is_reduced):
             with sections.section("forward"), self._precision.autocast(self.device, sharded=self._is_sharded):
                 loss = _loss_of(self._forward(batch))

@@ -5,6 +5,7 @@ Every phase builds through here, so that what is proven, measured, piloted and r
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def build(
     )
     if train.compile:
         model.compile()
-    optimizer = _build_optimizer(config, model)
+    optimizer = build_optimizer(model.parameters(), **dataclasses.asdict(config.optimizer))
     trainer = Trainer(
         model,
         optimizer=optimizer,
@@ -115,6 +116,7 @@ def build(
         grad_accum_steps=grad_accum_steps or session.arithmetic.grad_accum_steps,
         max_grad_norm=train.max_grad_norm,
         strategy=strategy,
+        sync_each_micro_batch=config.parallelism.sync_each_micro_batch,
         find_unused_parameters=config.parallelism.find_unused_parameters,
         rank=session.rank,
         world_size=session.world_size,
@@ -261,18 +263,4 @@ def _check_shared_memory(session: Session, batch_bytes: int) -> None:
         f"the shared memory has {format_bytes(free)} free, and the loaders need {format_bytes(needed)}: {loaders} "
         f"x data.prefetch_factor {data.prefetch_factor}, {format_bytes(batch_bytes)} a batch. "
         "Make /dev/shm larger (docker run --shm-size=...), or lower data.num_workers"
-    )
-
-
-def _build_optimizer(config: PilotConfig, model: nn.Module) -> torch.optim.Optimizer:
-    optimizer = config.optimizer
-    return build_optimizer(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        name=optimizer.name,
-        lr=optimizer.lr,
-        betas=tuple(optimizer.betas),
-        eps=optimizer.eps,
-        momentum=optimizer.momentum,
-        weight_decay=optimizer.weight_decay,
-        implementation=optimizer.implementation,
     )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -127,16 +128,7 @@ def _limit_memory(config: PilotConfig) -> None:
     """What every first step brings along (threads, lazily imported parts of torch) is there before the limit counts."""
     start_cpu_threads()
     weight = torch.nn.Parameter(torch.ones(8, 8))
-    optimizer = build_optimizer(
-        [weight],
-        name=config.optimizer.name,
-        lr=config.optimizer.lr,
-        betas=tuple(config.optimizer.betas),
-        eps=config.optimizer.eps,
-        momentum=config.optimizer.momentum,
-        weight_decay=config.optimizer.weight_decay,
-        implementation=config.optimizer.implementation,
-    )
+    optimizer = build_optimizer([weight], **dataclasses.asdict(config.optimizer))
     torch.autograd.backward((weight @ weight).sum())
     torch.nn.utils.clip_grad_norm_([weight], 1.0)
     optimizer.step()

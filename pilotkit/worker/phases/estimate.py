@@ -5,6 +5,7 @@ One process, no device. The only place where `estimate` meets `PilotConfig`.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ def _estimate(session: Session, estimator: Estimator, *, limit: float) -> dict[s
     train, options = session.config.train, session.config.estimate
     shape = {"micro_batch_size": train.micro_batch_size, "seq_len": train.seq_len}
     try:
-        result = estimator.predict(**shape).to_dict()
+        result = estimator.predict(**shape, both_attentions=True).to_dict()
     except EstimateError as error:
         if options.fallback != "analytic":
             raise
@@ -205,7 +206,9 @@ def _other_shapes(session: Session, estimator: Estimator, shapes: Sequence[Shape
         if shape not in found:
             session.progress(len(found), len(shapes), label="estimate the sweep's points, each by a trace")
             with suppress(EstimateError):
-                found[shape] = estimator.predict(micro_batch_size=shape[0], seq_len=shape[1]).to_dict()
+                batch, length = shape
+                prediction = estimator.predict(micro_batch_size=batch, seq_len=length, both_attentions=True)
+                found[shape] = prediction.to_dict()
     return [
         {"micro_batch_size": batch, "seq_len": length, "result": result} for (batch, length), result in found.items()
     ]
@@ -214,7 +217,6 @@ def _other_shapes(session: Session, estimator: Estimator, shapes: Sequence[Shape
 def workload_of(session: Session) -> Workload:
     """The intended run as `estimate` traces it. Weights are never read: random ones have the same shapes."""
     config, arithmetic = session.config, session.arithmetic
-    optimizer = config.optimizer
     return Workload(
         build_model=partial(resolve(config.model.factory, key="model.factory"), **_model_kwargs(config)),
         read_row=partial(_read_row, config),
@@ -225,20 +227,14 @@ def workload_of(session: Session) -> Workload:
         activation_checkpointing=config.activation_checkpointing.mode,
         keep_every=config.activation_checkpointing.keep_every,
         blocks=config.model.blocks,
-        optimizer={
-            "name": optimizer.name,
-            "lr": optimizer.lr,
-            "betas": tuple(optimizer.betas),
-            "eps": optimizer.eps,
-            "momentum": optimizer.momentum,
-            "weight_decay": optimizer.weight_decay,
-            "implementation": optimizer.implementation,
-        },
+        optimizer=dataclasses.asdict(config.optimizer),
         reshard_after_forward=config.parallelism.reshard_after_forward,
         grad_accum_steps=arithmetic.grad_accum_steps,
+        sync_each_micro_batch=config.parallelism.sync_each_micro_batch,
         max_grad_norm=config.train.max_grad_norm,
         deterministic=config.train.deterministic,
         device_type=config.hardware.device_type,
+        attention=config.estimate.attention,
     )
 
 

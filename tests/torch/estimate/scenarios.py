@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -191,8 +191,10 @@ class VisionTransformer(nn.Module):
         return Output(self.body(pixel_values=pixels, labels=label).loss)
 
 
-def optimizer(name: str = "adamw", implementation: str = "foreach", momentum: float = 0.0) -> Mapping[str, Any]:
-    return {**ADAMW, "name": name, "implementation": implementation, "momentum": momentum}
+def optimizer(
+    name: str = "adamw", implementation: str = "foreach", momentum: float = 0.0, **more: Any
+) -> Mapping[str, Any]:
+    return {**ADAMW, "name": name, "implementation": implementation, "momentum": momentum, **more}
 
 
 def text_row(seq_len: int) -> Mapping[str, Tensor]:
@@ -224,6 +226,8 @@ SINGLE: dict[str, Workload] = {
     "gpt fused": dataclasses.replace(GPT, optimizer=optimizer(implementation="fused")),
     "gpt for loop": dataclasses.replace(GPT, optimizer=optimizer(implementation="for_loop")),
     "gpt adam": dataclasses.replace(GPT, optimizer=optimizer("adam")),
+    "gpt amsgrad": dataclasses.replace(GPT, optimizer=optimizer(amsgrad=True)),
+    "gpt adamw of 8 bits": dataclasses.replace(GPT, optimizer=optimizer("adamw8bit", "compiled")),
     "gpt sgd": dataclasses.replace(GPT, optimizer=optimizer("sgd")),
     "gpt sgd momentum": dataclasses.replace(GPT, optimizer=optimizer("sgd", momentum=0.9)),
     "llama": LLAMA,
@@ -265,6 +269,9 @@ def spread_scenarios(world_size: int) -> dict[str, Workload]:
         "fsdp bf16 mixed": spread(LLAMA, "fsdp", world_size, precision=BF16_MIXED),
         "fsdp full recomputation": spread(LLAMA, "fsdp", world_size, activation_checkpointing="full"),
         "fsdp accumulates": spread(LLAMA, "fsdp", world_size, grad_accum_steps=2),
+        "fsdp accumulates, reduces each": spread(
+            LLAMA, "fsdp", world_size, grad_accum_steps=2, sync_each_micro_batch=True, precision=BF16_MIXED
+        ),
         "fsdp keeps parameters": spread(LLAMA, "fsdp", world_size, reshard_after_forward=False),
     }
     if world_size == 4:
@@ -277,8 +284,10 @@ def rows_of(workload: Workload) -> Any:
     return PictureRows() if "pixels" in names else PairRows() if "source" in names else TextRows(SEQ_LEN)
 
 
-def run_for_real(workload: Workload, *, rank: int = 0) -> dict[str, int]:
-    """Peaks of live tensors in two real steps and an evaluation, bytes."""
+def run_for_real(
+    workload: Workload, *, rank: int = 0, first: Callable[[Trainer], object] | None = None
+) -> dict[str, int]:
+    """Peaks of live tensors in two real steps and an evaluation, bytes. `first` is done to the trainer before."""
     torch.manual_seed(0)
     model = workload.precision.cast(workload.build_model())
     blocks = find_blocks(model, path=workload.blocks)
@@ -319,12 +328,17 @@ def run_for_real(workload: Workload, *, rank: int = 0) -> dict[str, int]:
             max_grad_norm=workload.max_grad_norm,
             strategy=workload.strategy,
             find_unused_parameters=False,
+            sync_each_micro_batch=workload.sync_each_micro_batch,
             rank=rank,
             world_size=workload.world_size,
             micro_batch_size=BATCH,
             seq_len=SEQ_LEN,
         )
         peaks = {}
+        if first is not None:
+            tracker.reset_peak()
+            first(trainer)
+            peaks["before"] = tracker.peak_bytes
         for name in ("first_step", "second_step"):
             tracker.reset_peak()
             trainer.train_step()

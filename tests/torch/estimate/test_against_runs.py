@@ -12,6 +12,8 @@ import pytest
 
 from pilotkit.estimate.memory import peaks
 from pilotkit.estimate.trace import trace_step
+from pilotkit.train import checkpoint
+from pilotkit.train.trainer import Trainer
 
 
 def _names() -> tuple[list[str], dict[int, list[str]]]:
@@ -39,6 +41,21 @@ def test_one_device(name: str, scenarios: ModuleType) -> None:
         "steady step": real["second_step"],
         "evaluation": real["evaluation"],
     }
+
+
+def test_a_resumed_run_starts_where_a_steady_one_is(scenarios: ModuleType, tmp_path: Path) -> None:
+    """Its first step has the moments, like every step but a fresh run's first; to restore them needs no more."""
+    workload = scenarios.SINGLE["gpt"]
+
+    def save(trainer: Trainer) -> None:
+        trainer.train_step()
+        checkpoint.save(trainer, tmp_path / "saved", config_text="")
+
+    scenarios.run_for_real(workload, first=save)
+    real = scenarios.run_for_real(workload, first=lambda trainer: checkpoint.load(trainer, tmp_path / "saved"))
+    steady = peaks(trace_step(workload, micro_batch_size=scenarios.BATCH, seq_len=scenarios.SEQ_LEN))["steady step"]
+    assert real["first_step"] == real["second_step"] == steady.num_bytes
+    assert real["before"] <= steady.num_bytes
 
 
 @pytest.mark.parametrize(("world_size", "name"), [(size, name) for size, names in SPREAD.items() for name in names])

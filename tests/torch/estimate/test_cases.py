@@ -18,6 +18,7 @@ from pilotkit.estimate.predict import Estimator, predict
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.trace import trace_step
 from pilotkit.estimate.workload import ADAMW, Workload
+from pilotkit.train.models.language import LanguageModelOutput, next_token_loss
 from pilotkit.units import GIB
 
 
@@ -26,7 +27,8 @@ def _num_params(workload: Workload, *, trainable: bool = False) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "copies"), [("gpt", 2), ("gpt sgd", 0), ("gpt sgd momentum", 1), ("gpt partly frozen", 2)]
+    ("name", "copies"),
+    [("gpt", 2), ("gpt amsgrad", 3), ("gpt sgd", 0), ("gpt sgd momentum", 1), ("gpt partly frozen", 2)],
 )
 def test_optimizer_state_is_so_many_tensors_a_trainable_parameter(
     name: str, copies: int, scenarios: ModuleType
@@ -34,7 +36,7 @@ def test_optimizer_state_is_so_many_tensors_a_trainable_parameter(
     """AdamW in float32: 4P of weights and 8P of state stay; Adam's step counters are 4 bytes a parameter tensor."""
     workload = scenarios.SINGLE[name]
     found = static_bytes(trace_step(workload, micro_batch_size=2, seq_len=16))
-    counters = sum(p.requires_grad for p in workload.build_model().parameters()) if copies == 2 else 0
+    counters = sum(p.requires_grad for p in workload.build_model().parameters()) if copies > 1 else 0
     expected = 4 * copies * _num_params(workload, trainable=True) + 4 * counters
     assert found.get("optimizer_state", 0) == expected
     assert found["parameters"] == 4 * _num_params(workload)
@@ -61,6 +63,39 @@ def test_foreach_holds_temporaries_that_fused_does_not(scenarios: ModuleType) ->
     assert tops["foreach"] - tops["fused"] == pytest.approx(4 * _num_params(scenarios.GPT), rel=0.02)
 
 
+def test_8_bits_of_state_and_two_copies_of_a_parameter_at_work(scenarios: ModuleType) -> None:
+    """1 byte an element of each moment, 4 for each 256 of them and for each of the 256 values of its table. The
+    compiled update of an accelerator makes a float32 copy of both, of one parameter at a time."""
+    size = 512 * 512
+    workload = Workload(
+        partial(_Linears, 1, 512),
+        lambda _: {"x": torch.empty(512)},
+        optimizer=scenarios.optimizer("adamw8bit", "compiled"),
+        device_type="cuda",
+        max_grad_norm=None,
+    )
+    found = predict(workload, micro_batch_size=1, seq_len=1)
+    assert found.static == {"parameters": 4 * size, "optimizer_state": 4 + 2 * (size + 4 * size // 256 + 4 * 256)}
+    top = max(live for event, live in found.trace.live() if event.step == 1 and event.moment == "optimizer")
+    gradients, copies = 4 * size, 2 * (4 * size + 4 * size // 256)
+    # The row of 512 numbers is there too, and a few scalars.
+    assert top == pytest.approx(sum(found.static.values()) + gradients + copies + 4 * 512, abs=64)
+    assert any("adamw8bit is modelled" in note for note in found.notes)
+
+
+class _Linears(nn.Module):
+    """So many square layers in a row."""
+
+    def __init__(self, num_layers: int, size: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(num_layers))
+
+    def forward(self, x: Tensor) -> LanguageModelOutput:
+        for layer in self.layers:
+            x = layer(x)
+        return LanguageModelOutput(x.sum(), x)
+
+
 class _Head(nn.Module):
     """A tiny model with a large vocabulary; the loss is in float32."""
 
@@ -69,9 +104,7 @@ class _Head(nn.Module):
         self.embedding = nn.Embedding(128256, 8)
         self.head = nn.Linear(8, 128256, bias=False)
 
-    def forward(self, input_ids: Tensor, labels: Tensor) -> tuple[Tensor]:
-        from pilotkit.train.models.language import LanguageModelOutput, next_token_loss
-
+    def forward(self, input_ids: Tensor, labels: Tensor) -> LanguageModelOutput:
         logits = self.head(self.embedding(input_ids))
         return LanguageModelOutput(next_token_loss(logits, labels), logits)
 
@@ -88,14 +121,14 @@ def test_logits_are_there_in_both_formats(scenarios: ModuleType) -> None:
 
 
 class _Attends(nn.Module):
+    """`plain`: the two products without softmax, in the format of the input."""
+
     def __init__(self, *, plain: bool) -> None:
         super().__init__()
         self.plain = plain
         self.scale = nn.Parameter(torch.ones(()))
 
-    def forward(self, q: Tensor) -> tuple[Tensor]:
-        from pilotkit.train.models.language import LanguageModelOutput
-
+    def forward(self, q: Tensor) -> LanguageModelOutput:
         x = q * self.scale
         y = (x @ x.transpose(-1, -2)) @ x if self.plain else nn.functional.scaled_dot_product_attention(x, x, x)
         return LanguageModelOutput(y.float().sum(), y)
@@ -115,6 +148,56 @@ def test_plain_attention_keeps_the_score_matrix_and_flash_does_not(scenarios: Mo
         assert trace.attention == ([] if plain else ["_scaled_dot_product_flash_attention"])
     assert 4 * GIB in found[True]
     assert max(found[False]) < GIB
+
+
+class _Layers(nn.Module):
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Attends(plain=False) for _ in range(num_layers))
+
+    def forward(self, q: Tensor) -> LanguageModelOutput:
+        for layer in self.layers:
+            q = layer(q).logits
+        return LanguageModelOutput(q.float().sum(), q)
+
+
+@pytest.mark.parametrize(("keeps_format", "num_bytes"), [(True, 4 * GIB), (False, 8 * GIB)])
+def test_where_fused_attention_is_not_known_both_peaks_are_there(
+    keeps_format: bool, num_bytes: int, scenarios: ModuleType
+) -> None:
+    """Plain attention keeps the scores after softmax for backward, 4 x 32 x 4096 x 4096 a layer: 4.0 GiB in bfloat16,
+    and 8.0 GiB in float32, in which torch computes them unless allow_fp16_bf16_reduction_math_sdp says otherwise."""
+
+    def row(_seq_len: int) -> dict[str, Tensor]:
+        return {"q": torch.empty(32, 4096, 128, dtype=torch.bfloat16)}
+
+    allowed = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(keeps_format)
+    try:
+        found = [
+            predict(
+                Workload(partial(_Layers, count), row, precision=scenarios.BF16, device_type="rocm"),
+                micro_batch_size=4,
+                seq_len=4096,
+            )
+            for count in (1, 2)
+        ]
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
+    one, two = (prediction.plain_attention for prediction in found)
+    assert two.trace.attention == ["_scaled_dot_product_attention_math"]
+    assert found[1].trace.attention == ["_scaled_dot_product_flash_attention"]
+    a_layer = two.peak_allocated_bytes - one.peak_allocated_bytes
+    # Beside the scores, query, key and value are kept as they were multiplied: at most four copies in float32.
+    assert num_bytes <= a_layer <= num_bytes + 4 * 4 * 4 * 32 * 4096 * 128
+    assert found[1].peak_allocated_bytes < 2 * GIB
+    assert found[1].to_dict()["metrics"]["plain_attention_peak_allocated_bytes"] == two.peak_allocated_bytes
+    known = predict(
+        Workload(partial(_Layers, 1), row, precision=scenarios.BF16, device_type="rocm", attention="fused"),
+        micro_batch_size=4,
+        seq_len=4096,
+    )
+    assert known.plain_attention is None
 
 
 def test_transformers_own_mask_is_not_there_where_a_real_run_has_none(scenarios: ModuleType) -> None:
@@ -138,6 +221,33 @@ def test_experts_compute_what_their_rows_need(scenarios: ModuleType) -> None:
     assert {operator.kind for operator in found} == {"matmul"}
     rows, num_layers = 2 * 64 * 2, 2
     assert sum(operator.num_flops for operator in found) == 3 * num_layers * 2 * rows * (32 * 96 + 48 * 32)
+
+
+@pytest.mark.parametrize(
+    ("reduces_each", "kept", "words"),
+    [
+        (True, 500_000_000, "every rank keeps its share of the gradients: they are reduced in each of them"),
+        (False, 4_000_000_000, "every rank keeps whole gradients: they are reduced in the last one only"),
+    ],
+)
+def test_gradients_between_micro_batches_of_a_billion_parameters_on_8(
+    reduces_each: bool, kept: int, words: str, scenarios: ModuleType
+) -> None:
+    """4 bytes a parameter: 0.5 GB on a rank where each micro-batch is reduced, 4 GB where that is skipped."""
+    workload = scenarios.spread(
+        Workload(partial(_Linears, 10, 10_000), lambda _: {"x": torch.empty(10_000)}),
+        "fsdp",
+        8,
+        grad_accum_steps=4,
+        sync_each_micro_batch=reduces_each,
+    )
+    found = predict(workload, micro_batch_size=1, seq_len=1)
+    live = [
+        (event.moment, total - sum(found.static.values())) for event, total in found.trace.live() if event.step == 1
+    ]
+    # Later micro-batches are read while the gradients of earlier ones are there: a row of 40 kB beside them.
+    assert max(total for moment, total in live if moment == "data") == pytest.approx(kept, abs=100_000)
+    assert any(words in note for note in found.notes)
 
 
 def test_gradients_stay_whole_between_micro_batches_under_fsdp(scenarios: ModuleType) -> None:
@@ -169,14 +279,14 @@ def test_checkpointing_saves_memory_and_needs_blocks(scenarios: ModuleType) -> N
 
 
 class _Branches(_Head):
-    def forward(self, input_ids: Tensor, labels: Tensor) -> tuple[Tensor]:
+    def forward(self, input_ids: Tensor, labels: Tensor) -> LanguageModelOutput:
         if self.head.weight.sum() > 0:
             input_ids = input_ids + 1
         return super().forward(input_ids, labels)
 
 
 class _Selects(_Head):
-    def forward(self, input_ids: Tensor, labels: Tensor) -> tuple[Tensor]:
+    def forward(self, input_ids: Tensor, labels: Tensor) -> LanguageModelOutput:
         return super().forward(input_ids[input_ids > 0][None], labels)
 
 

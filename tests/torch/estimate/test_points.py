@@ -17,17 +17,19 @@ from pilotkit.estimate.predict import Estimator
 SHAPES = [(1, 160), (4, 32), (7, 96)]
 
 
-@pytest.mark.parametrize("strategy", ["single", "fsdp"])
-def test_points_are_what_a_trace_of_each_gives(strategy: str, scenarios: ModuleType) -> None:
-    workload = scenarios.Workload(scenarios.build_gpt, scenarios.text_row, device_type="cuda")
+@pytest.mark.parametrize(("strategy", "device_type"), [("single", "rocm"), ("fsdp", "cuda")])
+def test_points_are_what_a_trace_of_each_gives(strategy: str, device_type: str, scenarios: ModuleType) -> None:
+    """On `rocm` with plain attention beside the fused kernel, as it is not known which one torch has."""
+    workload = scenarios.Workload(scenarios.build_gpt, scenarios.text_row, device_type=device_type)
     if strategy == "fsdp":
         build = partial(scenarios.build_llama, num_layers=6)
         workload = scenarios.spread(dataclasses.replace(workload, build_model=build), "fsdp", 4)
     estimator = Estimator(workload)
     found = predict_all(fit_points(estimator), SHAPES)
     for (micro_batch_size, seq_len), point in zip(SHAPES, found, strict=True):
-        alone = estimator.predict(micro_batch_size=micro_batch_size, seq_len=seq_len).to_dict()
+        alone = estimator.predict(micro_batch_size=micro_batch_size, seq_len=seq_len, both_attentions=True).to_dict()
         assert point == alone
+        assert ("plain_attention_peak_allocated_bytes" in point["metrics"]) == (device_type == "rocm")
 
 
 def test_lengths_that_kernels_round_up_are_not_those_of_the_fit(scenarios: ModuleType) -> None:

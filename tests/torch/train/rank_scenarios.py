@@ -238,7 +238,9 @@ def _scalar(out: Path) -> dict[str, Any]:
 SCENARIOS = {
     "ddp": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=1),
     "ddp_accumulated": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=2),
+    "ddp_reduces_each": lambda out: _same_losses(out, strategy="ddp", grad_accum_steps=2, sync_each_micro_batch=True),
     "fsdp": lambda out: _same_losses(out, strategy="fsdp", grad_accum_steps=1),
+    "fsdp_reduces_each": lambda out: _same_losses(out, strategy="fsdp", grad_accum_steps=2, sync_each_micro_batch=True),
     "fsdp_accumulated": lambda out: _same_losses(out, strategy="fsdp", grad_accum_steps=2, activations="full"),
     "hsdp": lambda out: _same_losses(out, strategy="hsdp", grad_accum_steps=1, dp_replicate=2),
     "continues_ddp": lambda out: _continues(out, strategy="ddp"),

@@ -21,7 +21,15 @@ def reference(workload):
 
 @pytest.mark.parametrize(
     ("scenario", "accumulated"),
-    [("ddp", 2), ("ddp_accumulated", 4), ("fsdp", 2), ("fsdp_accumulated", 4), ("hsdp", 2)],
+    [
+        ("ddp", 2),
+        ("ddp_accumulated", 4),
+        ("ddp_reduces_each", 4),
+        ("fsdp", 2),
+        ("fsdp_accumulated", 4),
+        ("fsdp_reduces_each", 4),
+        ("hsdp", 2),
+    ],
 )
 def test_two_ranks_train_like_one_process(scenario, accumulated, two_ranks, reference):
     expected = reference[accumulated]

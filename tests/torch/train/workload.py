@@ -72,6 +72,7 @@ def build_trainer(
     dp_replicate: int = 1,
     wrap: Any = None,
     find_unused_parameters: bool = False,
+    sync_each_micro_batch: bool = False,
 ) -> Trainer:
     rank, world_size = rank_and_world_size()
     seed_everything(model_seed, rank=0, deterministic=True)
@@ -113,6 +114,7 @@ def build_trainer(
         max_grad_norm=1.0,
         strategy=strategy,
         find_unused_parameters=find_unused_parameters,
+        sync_each_micro_batch=sync_each_micro_batch,
         rank=rank,
         world_size=world_size,
         micro_batch_size=2,

@@ -57,12 +57,12 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
         ),
         pytest.param(
             "hardware=h1000",
-            ("hardware", "h1000", "one of a100, cpu, h100, h200, mi300x", "for example hardware=h100"),
+            ("hardware", "h1000", "one of a100, cpu, h100, h200, mi250, mi300x", "for example hardware=h100"),
             id="unknown option, one is near",
         ),
         pytest.param(
             "hardware=tpu",
-            ("hardware", "tpu", "one of a100, cpu, h100, h200, mi300x", "for example hardware=a100"),
+            ("hardware", "tpu", "one of a100, cpu, h100, h200, mi250, mi300x", "for example hardware=a100"),
             id="unknown option, none is near",
         ),
         pytest.param(
@@ -140,7 +140,7 @@ def told(*overrides: str, multirun: bool = False) -> list[Row]:
             (
                 "optimizer.implementation",
                 "fast",
-                "one of foreach, fused, for_loop",
+                "one of foreach, fused, for_loop, compiled",
                 "for example optimizer.implementation=foreach",
             ),
             id="closed choice",

@@ -12,7 +12,7 @@ from pilotkit.config import store
 def test_groups_are_those_of_the_design() -> None:
     groups = store.list_groups()
     assert {name: groups[name] for name in ("hardware", "parallelism", "activation_checkpointing", "reservation")} == {
-        "hardware": ["a100", "cpu", "h100", "h200", "mi300x"],
+        "hardware": ["a100", "cpu", "h100", "h200", "mi250", "mi300x"],
         "parallelism": ["ddp", "fsdp", "hsdp", "single"],
         "activation_checkpointing": ["full", "none", "selective"],
         "reservation": ["30d", "7d"],
@@ -24,7 +24,7 @@ def test_a_folder_of_the_users_own_adds_to_them(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("name: x\n", encoding="utf-8")
     groups = store.list_groups(extra_dirs=[tmp_path, tmp_path / "absent"])
-    assert groups["hardware"] == ["a100", "cpu", "h100", "h200", "mi300x", "mine"]
+    assert groups["hardware"] == ["a100", "cpu", "h100", "h200", "mi250", "mi300x", "mine"]
     assert groups["fleet"] == ["one"]
     assert ".git" not in groups
     assert list(groups) == sorted(groups)

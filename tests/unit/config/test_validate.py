@@ -53,8 +53,8 @@ def told(configure: Configure, *overrides: str) -> str:
             id="longer than the model takes",
         ),
         pytest.param(  # case R94: what is not there is refused, and nothing else taken for it
-            ["optimizer.name=adamw8bit"],
-            "optimizer.name=adamw8bit\n    allowed: one of adamw, adam, sgd\n"
+            ["optimizer.name=lion"],
+            "optimizer.name=lion\n    allowed: one of adamw, adam, sgd, adamw8bit\n"
             "    to mend: for example optimizer.name=adamw",
             id="an optimizer that is not there",
         ),
@@ -85,6 +85,25 @@ def told(configure: Configure, *overrides: str) -> str:
             "optimizer.betas=[0.9, 1.0]\n    allowed: two numbers in [0, 1)\n"
             "    to mend: for example optimizer.betas=[0.9,0.95]",
             id="betas",
+        ),
+        pytest.param(
+            ["optimizer=sgd", "optimizer.amsgrad=true"],
+            "optimizer.amsgrad=True\n    allowed: false with sgd, which has no second moment\n"
+            "    to mend: drop it, or take optimizer=adamw",
+            id="a largest second moment without one",
+        ),
+        pytest.param(
+            ["optimizer=adamw8bit", "optimizer.implementation=fused"],
+            "optimizer.implementation=fused\n    allowed: compiled with adamw8bit\n"
+            "    to mend: choose the optimizer by optimizer=..., which brings its implementation along",
+            id="an implementation of another optimizer",
+        ),
+        pytest.param(
+            ["optimizer=adamw8bit", "parallelism=fsdp"],
+            "parallelism.strategy=fsdp\n    allowed: single or ddp with optimizer=adamw8bit: its state could not be "
+            "put together at another world size\n"
+            "    to mend: take parallelism=ddp, or optimizer=adamw, whose state is sharded",
+            id="8 bits over shards",
         ),
         pytest.param(
             ["pilot.strategies=[ddp,ddp]"],
