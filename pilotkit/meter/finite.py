@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -82,17 +82,33 @@ class FiniteWatch:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Tensors in what a module returned: one, a tuple or list, a mapping, or an object that holds such in attributes
-    (a dataclass, a namespace). A module that is returned is no value."""
+    (a dataclass, a namespace, one with slots), also one inside another. A module that is returned is no value."""
+    yield from _tensors_in(value, set())
+
+
+def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    # An object of the user's own may lead back to itself.
+    if value is None or isinstance(value, (str, int, float)) or id(value) in seen:
+        return
+    seen.add(id(value))
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value):
-        # One level: what lies deeper in an object of the user's own may lead anywhere, and back.
-        for item in vars(value).values():
-            if isinstance(item, (Tensor, Mapping, tuple, list)):
-                yield from tensors_in(item)
+        return
+    for part in _parts_of(value):
+        yield from _tensors_in(part, seen)
+
+
+def _parts_of(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return list(value)
+    if isinstance(value, (nn.Module, type, ModuleType)) or callable(value):
+        return []
+    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots_of(kind)]
+    return [*getattr(value, "__dict__", {}).values(), *slots]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from pilotkit.errors import ConfigError, Problem
+from pilotkit.train.outputs import show_output, take_back_output
 from pilotkit.train.precision import DTYPES, PrecisionPolicy
 from pilotkit.train.ranks import rank_and_world_size
 from pilotkit.train.sharded_forward import OTHERS
@@ -53,6 +54,8 @@ def parallelize(
     world_size = rank_and_world_size()[1]
     assert dp_replicate * dp_shard == world_size, (dp_replicate, dp_shard, world_size)
     if strategy == "ddp":
+        if find_unused_parameters:
+            show_output(model)
         return DistributedDataParallel(
             model.to(device),
             device_ids=None if device.type == "cpu" else [device],
@@ -67,7 +70,9 @@ def parallelize(
         if norms:
             kept = MixedPrecisionPolicy(reduce_dtype=policy.reduce_dtype, cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=kept)
+        show_output(part)
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+        take_back_output(part)
     return model
 
 

@@ -57,6 +57,17 @@ class Output:
     name: str = "output"
 
 
+@dataclass(slots=True)
+class Slots:
+    inner: SimpleNamespace
+
+    @classmethod
+    def in_a_circle(cls, model: nn.Module, tensor: Tensor) -> Slots:
+        made = cls(SimpleNamespace(model=model, loss=tensor))
+        made.inner.outer = made
+        return made
+
+
 class Wrapped(nn.Module):
     """What a model returns that is no tensor: the value is made here, in no module inside it."""
 
@@ -73,11 +84,12 @@ class Wrapped(nn.Module):
             "mapping": UserDict(loss=bad),
             "dataclass": Output([bad]),
             "namespace": SimpleNamespace(loss=bad),
+            "slots": Slots.in_a_circle(self, bad),
         }
         return kinds[self.kind]
 
 
-@pytest.mark.parametrize("kind", ["tuple", "mapping", "dataclass", "namespace", "complex"])
+@pytest.mark.parametrize("kind", ["tuple", "mapping", "dataclass", "namespace", "slots", "complex"])
 def test_whatever_a_module_returns(kind: str) -> None:
     model = Wrapped(kind)
     with FiniteWatch(model) as watch:

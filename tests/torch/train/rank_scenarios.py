@@ -266,6 +266,12 @@ SCENARIOS = {
     "routed_fsdp_mixed": lambda out: routed(
         out, strategy="fsdp", accumulated=2, precision=BF16_MIXED, find_unused_parameters=True
     ),
+    "objects_fsdp_searched": lambda out: routed(
+        out, strategy="fsdp", accumulated=2, model={"objects": True}, find_unused_parameters=True
+    ),
+    "objects_ddp_searched": lambda out: routed(
+        out, strategy="ddp", accumulated=2, model={"objects": True}, find_unused_parameters=True
+    ),
     "never_used": _never_used,
     "experts_are_blocks": lambda out: routed(out, strategy="fsdp", model={"experts_are_blocks": True}),
     "upcast": lambda out: routed(

@@ -92,10 +92,19 @@ def test_frozen_halves_train_like_one_process(scenario, two_ranks, workload):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "accumulated"), [("routed_fsdp_searched", 4), ("routed_hsdp_searched", 2), ("routed_ddp_searched", 4)]
+    ("scenario", "accumulated"),
+    [
+        ("routed_fsdp_searched", 4),
+        ("routed_hsdp_searched", 2),
+        ("routed_ddp_searched", 4),
+        ("objects_fsdp_searched", 4),
+        ("objects_ddp_searched", 4),
+    ],
 )
 def test_experts_that_only_one_rank_used(scenario, accumulated, two_ranks):
-    """Each rank's rows choose other experts; a layer that nobody uses is not decayed, as in the plain loop."""
+    """Each rank's rows choose other experts; a layer that nobody uses is not decayed, as in the plain loop. What
+    modules return may be objects that torch does not look into: backward read weights that were given back (SIGSEGV).
+    """
     expected = routed(None, accumulated=accumulated)
     for found in two_ranks[scenario]:
         assert found["message"] == "nothing was raised"
