@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,11 +69,17 @@ class Fit:
         events = [event._replace(num_bytes=size) for event, size in zip(self.trace.events, sizes, strict=True)]
         return dataclasses.replace(self.trace, events=events)
 
+    @cached_property
+    def _asked(self) -> tuple[list[Request], list[int], list[int]]:
+        """What is the same at every point: what was there before, and each event's tensor and stream."""
+        events = self.trace.events
+        before = requests(dataclasses.replace(self.trace, events=[]))
+        return before, [event.tensor for event in events], [event.stream for event in events]
+
     def requests(self, micro_batch_size: int, seq_len: int) -> Iterator[Request]:
         """What the allocator is asked at one point; no events are made for it, as a grid asks hundreds of times."""
-        yield from requests(dataclasses.replace(self.trace, events=[]))
-        for event, size in zip(self.trace.events, self.event_bytes(micro_batch_size, seq_len), strict=True):
-            yield event.tensor, size, event.stream
+        before, tensors, streams = self._asked
+        return chain(before, zip(tensors, self.event_bytes(micro_batch_size, seq_len), streams, strict=True))
 
     def peaks(self, batches: Floats, lengths: Floats) -> Floats:
         """(points,): the highest of the rows."""
