@@ -18,6 +18,7 @@ from pilotkit.estimate.predict import Estimator, predict
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.trace import trace_step
 from pilotkit.estimate.workload import ADAMW, Workload
+from pilotkit.train.models import llama
 from pilotkit.train.models.language import LanguageModelOutput, next_token_loss
 from pilotkit.units import GIB
 
@@ -118,6 +119,29 @@ def test_logits_are_there_in_both_formats(scenarios: ModuleType) -> None:
     assert 4 * 4096 * 128256 * 2 in sizes
     assert sizes.count(4 * 4096 * 128256 * 4) >= 2
     assert peaks(trace)["steady step"].num_bytes > 2 * 7.82 * GIB + 3.9 * GIB
+
+
+def test_logits_are_never_whole_where_the_loss_is_computed_in_chunks(scenarios: ModuleType) -> None:
+    """8 chunks: 0.98 GiB of float32 logits at a time, where 7.83 GiB were."""
+    whole, chunked = (
+        trace_step(
+            Workload(partial(_tiny_llama, loss_chunks=count), scenarios.text_row, precision=scenarios.BF16),
+            micro_batch_size=4,
+            seq_len=4096,
+        )
+        for count in (1, 8)
+    )
+    logits = 4 * 4096 * 128256 * 4
+    assert max(event.num_bytes for event in whole.events) == logits
+    assert max(event.num_bytes for event in chunked.events) == logits // 8
+    assert peaks(whole)["steady step"].num_bytes > 2 * logits
+    # A chunk in bfloat16, in float32 and its gradient, beside activations of a model that is 8 wide.
+    assert peaks(chunked)["steady step"].num_bytes < 4 * logits // 8
+
+
+def _tiny_llama(*, loss_chunks: int) -> nn.Module:
+    sizes = {"vocab_size": 128256, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "hidden_size": 8, "ffn_size": 8}
+    return llama.build(**sizes, max_seq_len=4096, rope_theta=1e4, loss_chunks=loss_chunks)
 
 
 class _Attends(nn.Module):
