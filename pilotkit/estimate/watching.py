@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pilotkit.estimate.fake import replaced
+from pilotkit.meter.memory import torchs_own_body
 
 META = torch.device("meta")
 
@@ -42,6 +43,10 @@ class Watch(TorchDispatchMode):
         # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented
+        body = torchs_own_body(func)
+        if body is not None:
+            with torch._C._AutoDispatchBelowAutograd(), self:
+                return body(*args, **(kwargs or {}))
         return self._see(func, args, kwargs or {})
 
 
