@@ -13,6 +13,7 @@ from pilotkit.errors import ConfigError, Problem
 
 IGNORE_INDEX = -100
 INIT_STD = 0.02
+LOSS_CHUNKS = (1, 2, 4, 8, 16, 32)
 
 
 class LanguageModelOutput(NamedTuple):
@@ -64,10 +65,11 @@ def _shifted(labels: Tensor) -> Tensor:
 
 
 def check_loss_chunks(loss_chunks: int) -> None:
-    """Raises ConfigError where nothing could be cut so."""
-    if not isinstance(loss_chunks, int) or loss_chunks < 1:
+    """Raises ConfigError for a number that does not cut rows evenly: a grid of shapes is fitted to even chunks."""
+    if loss_chunks not in LOSS_CHUNKS:
         fix = "1 computes the loss at once, 8 holds an eighth of the logits"
-        raise ConfigError([Problem("model.kwargs.loss_chunks", loss_chunks, "a whole number from 1 on", fix)])
+        allowed = ", ".join(map(str, LOSS_CHUNKS))
+        raise ConfigError([Problem("model.kwargs.loss_chunks", loss_chunks, allowed, fix)])
 
 
 def check_seq_len(seq_len: int, *, max_seq_len: int) -> None:

@@ -250,7 +250,7 @@ SINGLE: dict[str, Workload] = {
     "llama, loss in 4 chunks, bf16 mixed": dataclasses.replace(
         LLAMA, build_model=partial(build_llama, loss_chunks=4), precision=BF16_MIXED
     ),
-    "llama, loss in 3 chunks": dataclasses.replace(LLAMA, build_model=partial(build_llama, loss_chunks=3)),
+    "llama, loss in 2 chunks": dataclasses.replace(LLAMA, build_model=partial(build_llama, loss_chunks=2)),
     "llama bf16 mixed": dataclasses.replace(LLAMA, precision=BF16_MIXED),
     "llama selective, every second product": dataclasses.replace(
         LLAMA, activation_checkpointing="selective", keep_every=2

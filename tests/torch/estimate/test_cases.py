@@ -247,9 +247,13 @@ def test_what_cannot_be_traced_says_what_to_do(build: type, words: str, scenario
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_a_grid_has_the_peaks_of_direct_traces(device_type: str, scenarios: ModuleType) -> None:
+    """On `cuda` under autocast, whose memory of cast weights is cleared in an order of chance, and a loss in chunks."""
     workload = dataclasses.replace(
         scenarios.LLAMA, build_model=partial(scenarios.build_llama, num_layers=6), device_type=device_type
     )
+    if device_type == "cuda":
+        build = partial(scenarios.build_llama, num_layers=6, loss_chunks=4)
+        workload = dataclasses.replace(workload, build_model=build, precision=scenarios.BF16_MIXED)
     grid = fit(Estimator(workload))
     for micro_batch_size, seq_len in ((1, 192), (4, 96), (7, 512)):
         direct = predict(workload, micro_batch_size=micro_batch_size, seq_len=seq_len)

@@ -64,7 +64,9 @@ def test_loss_is_the_cross_entropy_of_the_next_token(model):
     assert model(input_ids=tokens).loss is None
 
 
-@pytest.mark.parametrize("loss_chunks", [2, 5])  # 48 tokens: equal chunks, and a last one that is shorter
+@pytest.mark.parametrize(
+    "loss_chunks", [2, 32]
+)  # 48 tokens: 2 chunks of 24, and 24 of 2, as no 32 of one size are there
 def test_a_loss_in_chunks_is_the_same_loss(model, loss_chunks):
     tokens = torch.randint(32, (3, 16))
     labels = tokens.clone()
@@ -82,9 +84,9 @@ def test_a_loss_in_chunks_is_the_same_loss(model, loss_chunks):
     assert model(input_ids=tokens).logits.shape == (3, 16, 32)
 
 
-@pytest.mark.parametrize("loss_chunks", [0, 2.5])
+@pytest.mark.parametrize("loss_chunks", [0, 3])
 def test_chunks_that_cannot_be_are_refused(loss_chunks):
-    with pytest.raises(ConfigError, match=rf"model.kwargs.loss_chunks={loss_chunks}\n    allowed: a whole number"):
+    with pytest.raises(ConfigError, match=rf"model.kwargs.loss_chunks={loss_chunks}\n    allowed: 1, 2, 4, 8, 16, 32"):
         llama.build(**LLAMA, loss_chunks=loss_chunks)
 
 
