@@ -17,6 +17,7 @@ from typing import Any
 from pilotkit.config.batch import check_batch
 from pilotkit.config.estimate_meaning import check_estimate
 from pilotkit.config.nodes import check_nodes
+from pilotkit.config.optimizer_meaning import check_optimizer
 from pilotkit.config.qualify_meaning import check_qualify
 from pilotkit.config.schema import PilotConfig
 from pilotkit.errors import Problem
@@ -37,7 +38,7 @@ def check_meaning(config: PilotConfig) -> list[Problem]:
         *_check_data_path(config),
         *_check_precision(config),
         *_check_lengths(config),
-        *_check_optimizer(config),
+        *check_optimizer(config),
         *_check_numerics(config),
         *_check_lock(config),
         *_check_replay(config),
@@ -130,26 +131,6 @@ def _check_lengths(config: PilotConfig) -> list[Problem]:
             ("model.kwargs.max_seq_len", "model"),
         )
     ]
-
-
-def _check_optimizer(config: PilotConfig) -> Iterator[Problem]:
-    optimizer = config.optimizer
-    betas = optimizer.betas
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        yield Problem("optimizer.betas", betas, "two numbers in [0, 1)", "for example optimizer.betas=[0.9,0.95]")
-    if optimizer.amsgrad and optimizer.name == "sgd":
-        fix = "drop it, or take optimizer=adamw"
-        yield Problem("optimizer.amsgrad", True, "false with sgd, which has no second moment", fix, ("optimizer.name",))
-    is_8bit, how = optimizer.name == "adamw8bit", optimizer.implementation
-    if is_8bit != (how == "compiled"):
-        allowed = "compiled with adamw8bit" if is_8bit else f"foreach, fused, for_loop with {optimizer.name}"
-        fix = "choose the optimizer by optimizer=..., which brings its implementation along"
-        yield Problem("optimizer.implementation", how, allowed, fix, ("optimizer.name", "optimizer"))
-    if is_8bit and config.parallelism.strategy in ("fsdp", "hsdp"):
-        # Which moments have 8 bits depends on the size of a shard, and a scale belongs to 256 elements of one.
-        fix = "take parallelism=ddp, or optimizer=adamw, whose state is sharded"
-        allowed = "single or ddp with optimizer=adamw8bit: its state could not be put together at another world size"
-        yield Problem("parallelism.strategy", config.parallelism.strategy, allowed, fix, ("optimizer.name",))
 
 
 def _check_numerics(config: PilotConfig) -> list[Problem]:

@@ -25,6 +25,7 @@ FREE = (
     "data.pin_memory",
     "data.path",  # where the rows lie; whether they are the same ones is checked by their number and order
     "optimizer.implementation",
+    "model.kwargs.loss_chunks",
     "precision.flops_format",
     "train.micro_batch_size",
     "train.grad_accum_steps",

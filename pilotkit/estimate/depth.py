@@ -99,8 +99,8 @@ class _Expander:
         self._events = trace.events
         self._home: dict[int, int] = {}
         """Unit in which each tensor was made, by its number in the trace."""
-        self._twins: dict[tuple[int, int, str, int], list[tuple[int, int]]] = {}
-        """(unit, step, moment, bytes) -> (place, tensor): tensors at one place of two units stand for each other."""
+        self._twins: dict[tuple[int, int, str, int, str | None], list[tuple[int, int]]] = {}
+        """(unit, step, moment, bytes, kind) -> (place, tensor): one place of two units, one tensor for the other."""
         self._place: dict[int, _Place] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         """(tensor of the trace, unit of the copy) -> tensor of the expansion."""
@@ -171,7 +171,11 @@ class _Expander:
         count = self._counts[unit, step, moment] = self._counts.get((unit, step, moment), -1) + 1
         self._home[tensor] = unit
         self._place[tensor] = (step, moment, count)
-        self._twins.setdefault((unit, step, moment, self._sizes[tensor]), []).append((count, tensor))
+        self._twins.setdefault((unit, step, moment, *self._sort(tensor)), []).append((count, tensor))
+
+    def _sort(self, tensor: int) -> tuple[int, str | None]:
+        """Bytes and kind: a gradient is no twin of a buffer of its size."""
+        return self._sizes[tensor], self._trace.kinds.get(tensor)
 
     def _initial(self) -> dict[int, tuple[str, int]]:
         """Tensors that were there before, those of the middle unit once for each copy."""
@@ -201,15 +205,20 @@ class _Expander:
         if (tensor, at) not in self._numbers:
             # The first and the last unit may differ from those between (nothing to gather ahead): a tensor of the
             # same size then stands for the one that would have been there.
-            tensor, at = self._alike(-event.num_bytes)
+            tensor, at = self._alike(event.tensor, num_bytes=-event.num_bytes)
         return self._numbers.pop((tensor, at))
 
-    def _alike(self, num_bytes: int) -> tuple[int, int]:
-        """The newest tensor of a block that is still there and has this size."""
+    def _alike(self, freed: int, *, num_bytes: int) -> tuple[int, int]:
+        """The newest tensor of a block that is still there and has this size, of this kind if there is one."""
+        kind, newest = self._trace.kinds.get(freed), None
         for tensor, copy in reversed(self._numbers):
             if copy != NO_BLOCK and self._sizes.get(tensor) == num_bytes:
-                return tensor, copy
-        raise NotRepeating(f"a free of {num_bytes} bytes has no allocation")
+                if self._trace.kinds.get(tensor) == kind:
+                    return tensor, copy
+                newest = newest or (tensor, copy)
+        if newest is None:
+            raise NotRepeating(f"a free of {num_bytes} bytes has no allocation")
+        return newest
 
     def _twin(self, tensor: int, *, unit: int, at: int) -> int:
         """The tensor of the trace that stands for `tensor` of `unit` in the unit `at` of the expansion."""
@@ -217,5 +226,5 @@ class _Expander:
         if wanted == unit:
             return tensor
         step, moment, count = self._place[tensor]
-        alike = self._twins.get((wanted, step, moment, self._sizes[tensor]), ())
+        alike = self._twins.get((wanted, step, moment, *self._sort(tensor)), ())
         return min(((abs(place - count), twin) for place, twin in alike), default=(0, tensor))[1]

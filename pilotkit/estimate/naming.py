@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from pilotkit.estimate.events import NO_BLOCK
 from pilotkit.estimate.recorder import Recorder
@@ -83,7 +84,7 @@ class Sections:
     def section(self, name: str) -> Iterator[None]:
         recorder = self._recorder
         recorder.moment, recorder.block, recorder.block_before = MOMENT_OF_SECTION[name], NO_BLOCK, NO_BLOCK
-        if name == "optimizer":
+        if name in ("forward", "optimizer"):
             self._name_gradients()
         first = len(recorder.trace.events)
         yield
@@ -93,9 +94,11 @@ class Sections:
         recorder.moment = "data" if name == "optimizer" else recorder.moment
 
     def _name_gradients(self) -> None:
-        for param in self._model.parameters():
-            if param.grad is not None:
-                for number in self._recorder.number_of(param.grad):
+        """At the start of a forward they are those of earlier micro-batches."""
+        grads = [param.grad for param in self._model.parameters()]
+        for grad in (*grads, *_whole_gradients(self._model)):
+            if grad is not None:
+                for number in self._recorder.number_of(grad):
                     self._recorder.trace.kinds[number] = "gradients"
 
     def _name_activations(self, first: int) -> None:
@@ -106,6 +109,18 @@ class Sections:
         for event in new:
             if event.num_bytes > 0 and event.tensor not in freed and event.operator != "resize":
                 trace.kinds.setdefault(event.tensor, "activations")
+
+
+def _whole_gradients(model: nn.Module) -> Iterator[Tensor | None]:
+    """What FSDP keeps of micro-batches that it does not reduce; its own attributes, which torch has no names for."""
+    for module in model.modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        state: Any = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for param in (param for group in groups if group is not None for param in group.fsdp_params):
+            yield getattr(param, "unsharded_accumulated_grad", None)
+            yield getattr(getattr(param, "_unsharded_param", None), "grad", None)
 
 
 def name_state(recorder: Recorder, optimizer: torch.optim.Optimizer) -> None:

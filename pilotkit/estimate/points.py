@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pilotkit.estimate.assumed import is_unsure, notes_of
 from pilotkit.estimate.grid import (
     HELD_OUT_ROWS,
     HELD_OUT_SEQ_LEN,
@@ -30,15 +31,7 @@ from pilotkit.estimate.grid import (
     terms_of,
 )
 from pilotkit.estimate.helper import Helper
-from pilotkit.estimate.predict import (
-    Estimator,
-    Prediction,
-    Shape,
-    is_unsure,
-    notes_of,
-    prediction_of,
-    work_of,
-)
+from pilotkit.estimate.predict import Estimator, Prediction, Shape, prediction_of, work_of
 
 Work = Mapping[str, Sequence[Mapping[str, Any]]]
 """As `predict.work_of` gives it."""

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -88,10 +90,16 @@ class Recorder:
         self.trace.attention = sorted({*self.trace.attention, kernel})
 
     def finish(self) -> None:
-        """Give the events of assigned tensors their blocks."""
-        self.trace.events = [
+        """Give the events of assigned tensors their blocks, and frees at one time the order of their tensors: torch
+        clears autocast's memory of cast weights by their addresses, which are chance."""
+        assigned = (
             event._replace(block=self._assigned[event.tensor]) if event.tensor in self._assigned else event
             for event in self.trace.events
+        )
+        self.trace.events = [
+            event
+            for place, run in groupby(assigned, key=_place_of_free)
+            for event in (run if place is None else sorted(run, key=attrgetter("tensor")))
         ]
 
     def __enter__(self) -> Recorder:
@@ -219,3 +227,8 @@ class Recorder:
     def _forget(self, key: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
         self._release(key)
         del self._sizes[key], self._numbers[key], self._references[key]
+
+
+def _place_of_free(event: Event) -> tuple[object, ...] | None:
+    """The same for frees that follow each other with nothing between; None for any other event."""
+    return (event.step, event.moment, event.block) if event.operator == "free" else None

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pilotkit.estimate.fake import replaced
+from pilotkit.meter.memory import torchs_own_body
 
 META = torch.device("meta")
 
@@ -46,6 +47,10 @@ class Watch(TorchDispatchMode):
                 return _on_local_tensors(partial(self._see, func), args, kwargs or {}, specs)
             # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
             return NotImplemented
+        body = torchs_own_body(func)
+        if body is not None:
+            with torch._C._AutoDispatchBelowAutograd(), self:
+                return body(*args, **(kwargs or {}))
         return self._see(func, args, kwargs or {})
 
 

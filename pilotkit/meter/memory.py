@@ -8,6 +8,7 @@ Does not see scratch memory inside one kernel, nor buffers inside torch.compile'
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -111,10 +112,30 @@ class _Watch(TorchDispatchMode):
         # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented
+        body = torchs_own_body(func)
+        if body is not None:
+            with torch._C._AutoDispatchBelowAutograd(), self:
+                return body(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         for tensor in _returned(result):
             self._see(tensor)
         return result
+
+
+def torchs_own_body(func: Any) -> Callable[..., Any] | None:
+    """The Python function behind an operator of torch.nn (its chunked cross entropy), or None: what it allocates and
+    frees inside is no kernel's scratch memory, and would go unseen."""
+    if func.namespace != "torch_nn":
+        return None
+    definition = _definitions().get(func.name())
+    return getattr(definition, "_init_fn", None)
+
+
+@functools.cache
+def _definitions() -> Any:
+    from torch._library import custom_ops
+
+    return getattr(custom_ops, "OPDEFS", {})
 
 
 @contextmanager

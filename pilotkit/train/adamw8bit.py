@@ -28,6 +28,14 @@ def build(params: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimiz
     return optimizer
 
 
+def check_strategy(strategy: str) -> None:
+    """Raises ConfigError for a sharded one. Which moments have 8 bits depends on the size of a shard, and a scale
+    belongs to 256 elements of one: the state could not be put together again at another world size."""
+    if strategy in ("fsdp", "hsdp"):
+        fix = "take ddp, or optimizer=adamw, whose state is sharded"
+        raise ConfigError([Problem("parallelism.strategy", strategy, f"single or ddp with optimizer={NAME}", fix)])
+
+
 @functools.cache
 def _optimizer_class() -> Any:
     try:

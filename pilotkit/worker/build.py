@@ -17,7 +17,7 @@ from pilotkit.config.batch import largest_part
 from pilotkit.config.schema import PilotConfig
 from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
 from pilotkit.errors import ConfigError, PilotkitError, Problem
-from pilotkit.train import activation_checkpointing, float8
+from pilotkit.train import activation_checkpointing, adamw8bit, float8
 from pilotkit.train.blocks import find_blocks
 from pilotkit.train.factories import resolve
 from pilotkit.train.optimizer import build_optimizer
@@ -79,6 +79,8 @@ def build(
     started = time.perf_counter()
     precision = precision_policy(config)
     precision.apply_to_backend(session.device.torch_device)
+    if config.optimizer.name == adamw8bit.NAME:
+        adamw8bit.check_strategy(strategy)  # a pilot's or a restore's may be another than the run's
     model, num_params = _load_model(session, precision)
     blocks = find_blocks(model, path=config.model.blocks)
     _convert_to_float8(session, model, precision, blocks)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from pilotkit.train.models.language import (
     LanguageModelOutput,
     check_divides,
+    check_loss_chunks,
     check_seq_len,
     init_weights,
-    next_token_loss,
+    output_of,
 )
 
 
@@ -28,12 +29,15 @@ def build(
     max_seq_len: int,
     dropout: float,
     tie_embeddings: bool,
+    loss_chunks: int = 1,
 ) -> nn.Module:
     """A model with random weights. `model(input_ids, labels)` takes (B, T) int64 and gives `.loss` and `.logits`.
 
+    With `loss_chunks` above 1 the loss is computed in so many pieces, and no logits are given beside it.
     Raises ConfigError when num_heads does not divide hidden_size.
     """
     check_divides("hidden_size", hidden_size, by_key="num_heads", by=num_heads)
+    check_loss_chunks(loss_chunks)
     model = GPT(
         vocab_size=vocab_size,
         num_layers=num_layers,
@@ -42,6 +46,7 @@ def build(
         max_seq_len=max_seq_len,
         dropout=dropout,
         tie_embeddings=tie_embeddings,
+        loss_chunks=loss_chunks,
     )
     init_weights(model, num_layers=num_layers, residual_suffixes=("attention.out", "mlp.down"))
     return model
@@ -109,9 +114,11 @@ class GPT(nn.Module):
         max_seq_len: int,
         dropout: float,
         tie_embeddings: bool,
+        loss_chunks: int,
     ) -> None:
         super().__init__()
         self.max_seq_len = max_seq_len
+        self.loss_chunks = loss_chunks
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         self.position_embedding = nn.Embedding(max_seq_len, hidden_size)
         self.dropout = nn.Dropout(dropout)
@@ -131,5 +138,4 @@ class GPT(nn.Module):
         x_btc = self.dropout(self.token_embedding(input_ids) + self.position_embedding(positions))
         for block in self.blocks:
             x_btc = block(x_btc)
-        logits = self.lm_head(self.norm(x_btc))
-        return LanguageModelOutput(None if labels is None else next_token_loss(logits, labels), logits)
+        return output_of(self.lm_head, self.norm(x_btc), labels, loss_chunks=self.loss_chunks)

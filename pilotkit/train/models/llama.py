@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from pilotkit.train.models.language import (
     LanguageModelOutput,
     check_divides,
+    check_loss_chunks,
     check_seq_len,
     init_weights,
-    next_token_loss,
+    output_of,
 )
 
 NORM_EPS = 1e-5
@@ -31,13 +32,16 @@ def build(
     ffn_size: int,
     max_seq_len: int,
     rope_theta: float,
+    loss_chunks: int = 1,
 ) -> nn.Module:
     """A model with random weights. `model(input_ids, labels)` takes (B, T) int64 and gives `.loss` and `.logits`.
 
+    With `loss_chunks` above 1 the loss is computed in so many pieces, and no logits are given beside it.
     Raises ConfigError when num_heads does not divide hidden_size, num_kv_heads not num_heads, or D is odd.
     """
     check_divides("hidden_size", hidden_size, by_key="num_heads", by=2 * num_heads)
     check_divides("num_heads", num_heads, by_key="num_kv_heads", by=num_kv_heads)
+    check_loss_chunks(loss_chunks)
     model = Llama(
         vocab_size=vocab_size,
         num_layers=num_layers,
@@ -47,6 +51,7 @@ def build(
         ffn_size=ffn_size,
         max_seq_len=max_seq_len,
         rope_theta=rope_theta,
+        loss_chunks=loss_chunks,
     )
     init_weights(model, num_layers=num_layers, residual_suffixes=("attention.out", "mlp.down"))
     return model
@@ -138,9 +143,11 @@ class Llama(nn.Module):
         ffn_size: int,
         max_seq_len: int,
         rope_theta: float,
+        loss_chunks: int,
     ) -> None:
         super().__init__()
         self.max_seq_len = max_seq_len
+        self.loss_chunks = loss_chunks
         self.head_size = hidden_size // num_heads
         self.rope_theta = rope_theta
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
@@ -161,5 +168,4 @@ class Llama(nn.Module):
         x_btc = self.token_embedding(input_ids)
         for block in self.blocks:
             x_btc = block(x_btc, cos_td, sin_td)
-        logits = self.lm_head(self.norm(x_btc))
-        return LanguageModelOutput(None if labels is None else next_token_loss(logits, labels), logits)
+        return output_of(self.lm_head, self.norm(x_btc), labels, loss_chunks=self.loss_chunks)

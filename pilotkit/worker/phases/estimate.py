@@ -26,6 +26,7 @@ from pilotkit.estimate.points import fit_points, predict_all
 from pilotkit.estimate.predict import Estimator, Shape
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
+from pilotkit.train import adamw8bit
 from pilotkit.train.factories import resolve
 from pilotkit.worker.build import precision_policy
 from pilotkit.worker.session import Session
@@ -164,7 +165,9 @@ def _by_devices(session: Session, estimator: Estimator, *, most: int) -> Iterato
             accumulated, rest = divmod(train.global_batch_size, train.micro_batch_size * count)
             if rest or not accumulated:
                 continue
-        name = "single" if count == 1 else "fsdp" if strategy == "single" else strategy
+        # One device's run has no strategy of its own; an optimizer of 8 bits is not sharded.
+        several = "ddp" if session.config.optimizer.name == adamw8bit.NAME else "fsdp"
+        name = "single" if count == 1 else several if strategy == "single" else strategy
         shard = {"fsdp": count, "hsdp": min(session.arithmetic.dp_shard, count)}.get(name, 1)
         if count % shard:
             continue

@@ -143,7 +143,7 @@ def build_gpt(*, dropout: float = 0.0, tied: bool = True, num_layers: int = 3, f
     return model
 
 
-def build_llama(*, num_layers: int = 3) -> nn.Module:
+def build_llama(*, num_layers: int = 3, loss_chunks: int = 1) -> nn.Module:
     return llama.build(
         vocab_size=VOCAB,
         num_layers=num_layers,
@@ -153,6 +153,7 @@ def build_llama(*, num_layers: int = 3) -> nn.Module:
         ffn_size=80,
         max_seq_len=512,
         rope_theta=1e4,
+        loss_chunks=loss_chunks,
     )
 
 
@@ -189,6 +190,21 @@ class VisionTransformer(nn.Module):
 
     def forward(self, pixels: Tensor, label: Tensor) -> Output:
         return Output(self.body(pixel_values=pixels, labels=label).loss)
+
+
+class Fused(nn.Module):
+    """A loss of torch's own that never holds the logits whole, as a user's factory may take it (torch 2.13)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 32)
+        self.head = nn.Linear(32, VOCAB, bias=False)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Output:
+        functional: Any = nn.functional
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=48, chunking_method=None)
+        x = self.embedding(input_ids).flatten(0, 1)
+        return Output(functional.linear_cross_entropy(x, self.head.weight, labels.flatten(), options=options))
 
 
 def optimizer(
@@ -231,6 +247,10 @@ SINGLE: dict[str, Workload] = {
     "gpt sgd": dataclasses.replace(GPT, optimizer=optimizer("sgd")),
     "gpt sgd momentum": dataclasses.replace(GPT, optimizer=optimizer("sgd", momentum=0.9)),
     "llama": LLAMA,
+    "llama, loss in 4 chunks, bf16 mixed": dataclasses.replace(
+        LLAMA, build_model=partial(build_llama, loss_chunks=4), precision=BF16_MIXED
+    ),
+    "llama, loss in 2 chunks": dataclasses.replace(LLAMA, build_model=partial(build_llama, loss_chunks=2)),
     "llama bf16 mixed": dataclasses.replace(LLAMA, precision=BF16_MIXED),
     "llama selective, every second product": dataclasses.replace(
         LLAMA, activation_checkpointing="selective", keep_every=2
@@ -250,6 +270,9 @@ SINGLE: dict[str, Workload] = {
     "experts": EXPERTS,
     "experts, sgd, accumulates": dataclasses.replace(EXPERTS, optimizer=optimizer("sgd"), grad_accum_steps=2),
 }
+if hasattr(nn.functional, "linear_cross_entropy"):
+    SINGLE["fused loss"] = Workload(Fused, text_row)
+    SINGLE["fused loss, bf16"] = dataclasses.replace(SINGLE["fused loss"], precision=BF16)
 
 
 def spread(workload: Workload, strategy: str, world_size: int, **changes: Any) -> Workload:
@@ -276,6 +299,11 @@ def spread_scenarios(world_size: int) -> dict[str, Workload]:
     }
     if world_size == 4:
         found["hsdp"] = spread(GPT, "hsdp", world_size)
+    else:
+        chunks = partial(build_llama, loss_chunks=4)
+        found["fsdp, loss in chunks"] = spread(
+            dataclasses.replace(LLAMA, build_model=chunks), "fsdp", world_size, precision=BF16_MIXED
+        )
     return found
 
 

@@ -18,6 +18,7 @@ from pilotkit.estimate.predict import Estimator, predict
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.trace import trace_step
 from pilotkit.estimate.workload import ADAMW, Workload
+from pilotkit.train.models import llama
 from pilotkit.train.models.language import LanguageModelOutput, next_token_loss
 from pilotkit.units import GIB
 
@@ -120,97 +121,27 @@ def test_logits_are_there_in_both_formats(scenarios: ModuleType) -> None:
     assert peaks(trace)["steady step"].num_bytes > 2 * 7.82 * GIB + 3.9 * GIB
 
 
-class _Attends(nn.Module):
-    """`plain`: the two products without softmax, in the format of the input."""
-
-    def __init__(self, *, plain: bool) -> None:
-        super().__init__()
-        self.plain = plain
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, q: Tensor) -> LanguageModelOutput:
-        x = q * self.scale
-        y = (x @ x.transpose(-1, -2)) @ x if self.plain else nn.functional.scaled_dot_product_attention(x, x, x)
-        return LanguageModelOutput(y.float().sum(), y)
-
-
-def test_plain_attention_keeps_the_score_matrix_and_flash_does_not(scenarios: ModuleType) -> None:
-    """4 x 32 heads x 4096 x 4096 in bfloat16: 4.0 GiB a layer. The kernel is named."""
-
-    def row(_seq_len: int) -> dict[str, Tensor]:
-        return {"q": torch.empty(32, 4096, 64, dtype=torch.bfloat16)}
-
-    found = {}
-    for plain in (True, False):
-        workload = Workload(partial(_Attends, plain=plain), row, precision=scenarios.BF16, device_type="cuda")
-        trace = trace_step(workload, micro_batch_size=4, seq_len=4096)
-        found[plain] = {event.num_bytes for event in trace.events}
-        assert trace.attention == ([] if plain else ["_scaled_dot_product_flash_attention"])
-    assert 4 * GIB in found[True]
-    assert max(found[False]) < GIB
-
-
-class _Layers(nn.Module):
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(_Attends(plain=False) for _ in range(num_layers))
-
-    def forward(self, q: Tensor) -> LanguageModelOutput:
-        for layer in self.layers:
-            q = layer(q).logits
-        return LanguageModelOutput(q.float().sum(), q)
-
-
-@pytest.mark.parametrize(("keeps_format", "num_bytes"), [(True, 4 * GIB), (False, 8 * GIB)])
-def test_where_fused_attention_is_not_known_both_peaks_are_there(
-    keeps_format: bool, num_bytes: int, scenarios: ModuleType
-) -> None:
-    """Plain attention keeps the scores after softmax for backward, 4 x 32 x 4096 x 4096 a layer: 4.0 GiB in bfloat16,
-    and 8.0 GiB in float32, in which torch computes them unless allow_fp16_bf16_reduction_math_sdp says otherwise."""
-
-    def row(_seq_len: int) -> dict[str, Tensor]:
-        return {"q": torch.empty(32, 4096, 128, dtype=torch.bfloat16)}
-
-    allowed = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(keeps_format)
-    try:
-        found = [
-            predict(
-                Workload(partial(_Layers, count), row, precision=scenarios.BF16, device_type="rocm"),
-                micro_batch_size=4,
-                seq_len=4096,
-            )
-            for count in (1, 2)
-        ]
-    finally:
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
-    one, two = (prediction.plain_attention for prediction in found)
-    assert two.trace.attention == ["_scaled_dot_product_attention_math"]
-    assert found[1].trace.attention == ["_scaled_dot_product_flash_attention"]
-    a_layer = two.peak_allocated_bytes - one.peak_allocated_bytes
-    # Beside the scores, query, key and value are kept as they were multiplied: at most four copies in float32.
-    assert num_bytes <= a_layer <= num_bytes + 4 * 4 * 4 * 32 * 4096 * 128
-    assert found[1].peak_allocated_bytes < 2 * GIB
-    assert found[1].to_dict()["metrics"]["plain_attention_peak_allocated_bytes"] == two.peak_allocated_bytes
-    known = predict(
-        Workload(partial(_Layers, 1), row, precision=scenarios.BF16, device_type="rocm", attention="fused"),
-        micro_batch_size=4,
-        seq_len=4096,
+def test_logits_are_never_whole_where_the_loss_is_computed_in_chunks(scenarios: ModuleType) -> None:
+    """8 chunks: 0.98 GiB of float32 logits at a time, where 7.83 GiB were."""
+    whole, chunked = (
+        trace_step(
+            Workload(partial(_tiny_llama, loss_chunks=count), scenarios.text_row, precision=scenarios.BF16),
+            micro_batch_size=4,
+            seq_len=4096,
+        )
+        for count in (1, 8)
     )
-    assert known.plain_attention is None
+    logits = 4 * 4096 * 128256 * 4
+    assert max(event.num_bytes for event in whole.events) == logits
+    assert max(event.num_bytes for event in chunked.events) == logits // 8
+    assert peaks(whole)["steady step"].num_bytes > 2 * logits
+    # A chunk in bfloat16, in float32 and its gradient, beside activations of a model that is 8 wide.
+    assert peaks(chunked)["steady step"].num_bytes < 4 * logits // 8
 
 
-def test_transformers_own_mask_is_not_there_where_a_real_run_has_none(scenarios: ModuleType) -> None:
-    """It looks whether position numbers that it made itself are packed, and assumes so of fake ones: a mask of
-    B x S x S, and an attention kernel that takes it."""
-    workload = dataclasses.replace(scenarios.MIXTRAL, precision=scenarios.BF16, device_type="cuda")
-    assert trace_step(workload, micro_batch_size=2, seq_len=64).attention == ["_scaled_dot_product_flash_attention"]
-
-    def packed(seq_len: int) -> dict[str, Tensor]:
-        return {**scenarios.text_row(seq_len), "position_ids": torch.arange(seq_len) % 32}
-
-    masked = trace_step(dataclasses.replace(workload, read_row=packed), micro_batch_size=2, seq_len=64)
-    assert masked.attention == ["_scaled_dot_product_efficient_attention"]
+def _tiny_llama(*, loss_chunks: int) -> nn.Module:
+    sizes = {"vocab_size": 128256, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "hidden_size": 8, "ffn_size": 8}
+    return llama.build(**sizes, max_seq_len=4096, rope_theta=1e4, loss_chunks=loss_chunks)
 
 
 def test_experts_compute_what_their_rows_need(scenarios: ModuleType) -> None:
@@ -242,11 +173,12 @@ def test_gradients_between_micro_batches_of_a_billion_parameters_on_8(
         sync_each_micro_batch=reduces_each,
     )
     found = predict(workload, micro_batch_size=1, seq_len=1)
-    live = [
-        (event.moment, total - sum(found.static.values())) for event, total in found.trace.live() if event.step == 1
-    ]
-    # Later micro-batches are read while the gradients of earlier ones are there: a row of 40 kB beside them.
-    assert max(total for moment, total in live if moment == "data") == pytest.approx(kept, abs=100_000)
+    live, between = 0, 0
+    for event in found.trace.events:
+        live += event.num_bytes if found.trace.kind_of(event.tensor) == "gradients" else 0
+        if event.step == 1 and event.moment == "data":
+            between = max(between, live)
+    assert between == kept
     assert any(words in note for note in found.notes)
 
 
@@ -315,9 +247,13 @@ def test_what_cannot_be_traced_says_what_to_do(build: type, words: str, scenario
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_a_grid_has_the_peaks_of_direct_traces(device_type: str, scenarios: ModuleType) -> None:
+    """On `cuda` under autocast, whose memory of cast weights is cleared in an order of chance, and a loss in chunks."""
     workload = dataclasses.replace(
         scenarios.LLAMA, build_model=partial(scenarios.build_llama, num_layers=6), device_type=device_type
     )
+    if device_type == "cuda":
+        build = partial(scenarios.build_llama, num_layers=6, loss_chunks=4)
+        workload = dataclasses.replace(workload, build_model=build, precision=scenarios.BF16_MIXED)
     grid = fit(Estimator(workload))
     for micro_batch_size, seq_len in ((1, 192), (4, 96), (7, 512)):
         direct = predict(workload, micro_batch_size=micro_batch_size, seq_len=seq_len)

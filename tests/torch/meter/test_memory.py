@@ -211,3 +211,32 @@ def test_sharded_parameters() -> None:
             model.zero_grad()
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not hasattr(nn.functional, "linear_cross_entropy"), reason="torch has it from 2.13 on")
+def test_what_torchs_fused_loss_holds_inside_is_counted() -> None:
+    """Against every allocation of the processor's allocator, from torch's profiler: a chunk of logits is there."""
+    x, weight = torch.randn(128, 32, requires_grad=True), torch.randn(96, 32, requires_grad=True)
+    targets = torch.randint(96, (128,))
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=48, chunking_method=None)
+
+    def loss() -> Tensor:
+        found: Tensor = nn.functional.linear_cross_entropy(x, weight, targets, options=options)  # type: ignore[attr-defined]
+        return found
+
+    expected = loss()  # whatever is set up once is there
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiled:
+        held = loss()
+    live, peak = 0, 0
+    for event in profiled.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    tracker = LiveTensorTracker()
+    tracker.track(x, weight, targets)
+    before = tracker.live_bytes
+    with tracker:
+        found = loss()
+    assert tracker.peak_bytes - before == peak > 48 * 96 * 4
+    assert torch.equal(found, expected)
+    assert torch.equal(held, expected)

@@ -65,6 +65,14 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_bit(workload: ModuleType, tmp_
     assert [tuple(part.shape) for part in codes] == [(128, 32), (32, 128)]
 
 
+def test_shards_are_refused() -> None:
+    adamw8bit.check_strategy("ddp")
+    with pytest.raises(
+        ConfigError, match=r"parallelism.strategy=fsdp\n    allowed: single or ddp with optimizer=adamw8"
+    ):
+        adamw8bit.check_strategy("fsdp")
+
+
 def test_without_torchao_it_is_refused_and_nothing_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     adamw8bit._optimizer_class.cache_clear()

@@ -93,17 +93,23 @@ def told(configure: Configure, *overrides: str) -> str:
             id="a largest second moment without one",
         ),
         pytest.param(
-            ["optimizer=adamw8bit", "optimizer.implementation=fused"],
+            ["optimizer=adamw8bit", "optimizer.implementation=fused", "stage=measure"],
             "optimizer.implementation=fused\n    allowed: compiled with adamw8bit\n"
             "    to mend: choose the optimizer by optimizer=..., which brings its implementation along",
             id="an implementation of another optimizer",
         ),
         pytest.param(
-            ["optimizer=adamw8bit", "parallelism=fsdp"],
+            ["optimizer=adamw8bit", "parallelism=fsdp", "stage=measure"],
             "parallelism.strategy=fsdp\n    allowed: single or ddp with optimizer=adamw8bit: its state could not be "
             "put together at another world size\n"
             "    to mend: take parallelism=ddp, or optimizer=adamw, whose state is sharded",
             id="8 bits over shards",
+        ),
+        pytest.param(
+            ["optimizer=adamw8bit", "stage=pilot", "hardware.device_count=2"],
+            "pilot.strategies=['ddp', 'fsdp']\n    allowed: ddp with optimizer=adamw8bit\n"
+            "    to mend: add pilot.strategies=[ddp]",
+            id="a pilot of 8 bits over shards",
         ),
         pytest.param(
             ["pilot.strategies=[ddp,ddp]"],

@@ -64,6 +64,32 @@ def test_loss_is_the_cross_entropy_of_the_next_token(model):
     assert model(input_ids=tokens).loss is None
 
 
+@pytest.mark.parametrize(
+    "loss_chunks", [2, 32]
+)  # 48 tokens: 2 chunks of 24, and 24 of 2, as no 32 of one size are there
+def test_a_loss_in_chunks_is_the_same_loss(model, loss_chunks):
+    tokens = torch.randint(32, (3, 16))
+    labels = tokens.clone()
+    labels[0, 5:] = -100
+    found = {}
+    for chunks in (1, loss_chunks):
+        model.loss_chunks = chunks
+        model.zero_grad(set_to_none=True)
+        output = model(input_ids=tokens, labels=labels)
+        output.loss.backward()
+        found[chunks] = [output.loss, *(param.grad.clone() for param in model.parameters())]
+    assert output.logits is None
+    for whole, chunked in zip(found[1], found[loss_chunks], strict=True):
+        torch.testing.assert_close(chunked, whole)
+    assert model(input_ids=tokens).logits.shape == (3, 16, 32)
+
+
+@pytest.mark.parametrize("loss_chunks", [0, 3])
+def test_chunks_that_cannot_be_are_refused(loss_chunks):
+    with pytest.raises(ConfigError, match=rf"model.kwargs.loss_chunks={loss_chunks}\n    allowed: 1, 2, 4, 8, 16, 32"):
+        llama.build(**LLAMA, loss_chunks=loss_chunks)
+
+
 def test_later_tokens_have_no_say(model):
     tokens = torch.randint(32, (1, 16))
     changed = tokens.clone()
