@@ -1,4 +1,5 @@
-"""Rows for the heads of Hugging Face models, as a user writes them for `data=custom`: random, of the right shapes.
+"""Rows for the heads of Hugging Face models, as a user writes them for `data=custom`: random, of the right shapes. And
+`mixed_parts`, a `model.factory` of parts that libraries for training like to stumble over.
 
 `architectures.py` copies this file into the folder that it starts pilotkit in. Each function is a `data.factory`:
 called with `split`, `seq_len`, `seed` and what `data.kwargs` says, it returns a map-style data set of tensors by name.
@@ -7,9 +8,12 @@ called with `split`, `seq_len`, `seed` and what `data.kwargs` says, it returns a
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 NUM_ROWS = 256
 IGNORED = -100  # the label that every loss of transformers leaves out
@@ -92,3 +96,29 @@ def spectra(*, split: str, seq_len: int, seed: int, num_bins: int, num_frames: i
 def _tokens(generator: torch.Generator, count: int, vocab_size: int) -> Tensor:
     """None of the first four, which are special in most vocabularies."""
     return torch.randint(4, vocab_size, (count,), generator=generator)
+
+
+class MixedParts(nn.Module):
+    """Returns an object that torch does not look into, too."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        width = 32
+        self.embed = nn.Embedding(vocab_size, width)
+        self.recurrent = nn.LSTM(width, width, batch_first=True)
+        self.normed = weight_norm(nn.Linear(width, width))
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.temperature = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(width, vocab_size)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
+        hidden = self.normed(self.recurrent(self.embed(input_ids))[0])
+        hidden = hidden + self.attention(hidden, hidden, hidden, need_weights=False)[0]
+        logits = self.head(self.frozen(hidden)) / self.temperature
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return SimpleNamespace(loss=loss, logits=logits)
+
+
+def mixed_parts(vocab_size: int) -> nn.Module:
+    return MixedParts(vocab_size)

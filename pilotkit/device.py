@@ -143,6 +143,40 @@ class AcceleratorDevice:
         )
 
 
+@dataclass(frozen=True)
+class OtherDevice:
+    """An accelerator that pilotkit plans no runs for (Apple's `mps`, Intel's `xpu`), in a script of the user's own that
+    a meter watches: it is waited for, and what its allocator tells is read."""
+
+    name: str
+    torch_device: torch.device
+    backend: str = ""
+    float8_problem: str = "float8 matrix products are known of NVIDIA's and AMD's devices alone"
+    vendor: DeviceType = "cpu"
+    pci_address: str | None = None
+
+    def synchronize(self) -> None:
+        _module_of(self.torch_device).synchronize()
+
+    def reset_peak(self) -> None:
+        reset = getattr(_module_of(self.torch_device), "reset_peak_memory_stats", None)
+        if reset is not None:
+            reset()
+
+    def memory(self) -> MemoryReading:
+        module = _module_of(self.torch_device)
+
+        def read(name: str) -> int | None:
+            ask = getattr(module, name, None)
+            return None if ask is None else int(ask())
+
+        return MemoryReading(
+            allocated_bytes=read("memory_allocated"),
+            peak_allocated_bytes=read("max_memory_allocated"),
+            peak_reserved_bytes=read("max_memory_reserved"),
+        )
+
+
 def open_device(device_type: DeviceType, *, local_rank: int) -> Device:
     """Open the device of this rank and make it the current one.
 
@@ -168,6 +202,10 @@ def current_device() -> Device:
     if cuda.is_initialized():
         index = torch.cuda.current_device()
         return AcceleratorDevice(torch.cuda.get_device_name(index), torch.device("cuda", index))
+    other = _other_accelerator()
+    if other is not None and _is_used(other):
+        ask = getattr(_module_of(other), "get_device_name", None)
+        return OtherDevice(other.type if ask is None else str(ask()), other)
     return _cpu()
 
 
@@ -176,6 +214,10 @@ def synchronize_current() -> None:
     cuda: Any = torch.cuda  # is_initialized has no types
     if cuda.is_initialized():
         cuda.synchronize()
+        return
+    other = _other_accelerator()
+    if other is not None and _is_used(other):
+        _module_of(other).synchronize()
 
 
 def describe_devices() -> dict[str, Any]:
@@ -318,6 +360,24 @@ def _vm_data_bytes() -> int:
         if line.startswith("VmData:"):
             return int(line.split()[1]) * KIB
     raise DeviceError("this system does not say how much memory a process holds (no VmData in /proc/self/status)")
+
+
+@functools.cache
+def _other_accelerator() -> torch.device | None:
+    """The accelerator that torch.cuda does not reach, where this torch has one and it is here."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return None if found is None or found.type == "cuda" else torch.device(found.type)
+
+
+def _is_used(device: torch.device) -> bool:
+    """One that does not tell (mps) is waited for in any case, which costs nothing where there is no work."""
+    return bool(getattr(_module_of(device), "is_initialized", lambda: True)())
+
+
+def _module_of(device: torch.device) -> Any:
+    return torch.get_device_module(device)
 
 
 @functools.cache

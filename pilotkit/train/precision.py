@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,9 +43,17 @@ class PrecisionPolicy:
         """Set both TF32 switches of this process, on and off alike: cuDNN's own default is on.
 
         Only the older pair of switches is used, here and everywhere: torch raises once both kinds were set, and the
-        older pair can be read through either. On a device without TF32 they change nothing.
+        older pair can be read through either. What somebody set by the newer ones is taken back, as convolutions
+        inherit it. On a device without TF32 they change nothing.
         """
         del device  # the switches are those of the process; the argument keeps the call alike for other backends
+        backends: Any = torch.backends
+        mkldnn = (getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
+        for backend in (backends, backends.cudnn, backends.mkldnn, *mkldnn):
+            # Read first: torch before 2.9 has no such switch, and would take any name.
+            if getattr(backend, "fp32_precision", "none") != "none":
+                backend.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")  # the processor's products too, which have bfloat16 for "medium"
         torch.backends.cuda.matmul.allow_tf32 = self.allow_tf32
         torch.backends.cudnn.allow_tf32 = self.allow_tf32
 

@@ -78,10 +78,11 @@ def build(
     data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
-    precision.apply_to_backend(session.device.torch_device)
     if config.optimizer.name == adamw8bit.NAME:
         adamw8bit.check_strategy(strategy)  # a pilot's or a restore's may be another than the run's
     model, num_params = _load_model(session, precision)
+    # After the factories: many a module says torch.set_float32_matmul_precision("high") where it is imported.
+    precision.apply_to_backend(session.device.torch_device)
     blocks = find_blocks(model, path=config.model.blocks)
     _convert_to_float8(session, model, precision, blocks)
     recomputation = config.activation_checkpointing

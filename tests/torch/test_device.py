@@ -16,10 +16,12 @@ from pilotkit.device import (
     CpuDevice,
     DeviceError,
     MemoryReading,
+    _other_accelerator,
     current_device,
     describe_devices,
     limit_cpu_memory,
     open_device,
+    synchronize_current,
 )
 
 GIB = 1024**3
@@ -70,6 +72,33 @@ def test_accelerator_becomes_the_current_device(fake_accelerator: list[Any]) -> 
         device_total_bytes=80 * GIB,
         num_alloc_retries=4,
     )
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_other_accelerators_are_waited_for(used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A meter in a script on Apple's or Intel's devices: steps would be timed where they are launched."""
+    asked: list[str] = []
+    module = SimpleNamespace(
+        synchronize=lambda: asked.append("synchronize"),
+        is_initialized=lambda: used,
+        get_device_name=lambda: "Other X",
+        max_memory_allocated=lambda: 7,
+    )
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    _other_accelerator.cache_clear()
+    try:
+        synchronize_current()
+        device = current_device()
+    finally:
+        _other_accelerator.cache_clear()
+    assert (device.name == "Other X") is used
+    assert asked == ["synchronize"] * used
+    assert device.memory().peak_allocated_bytes == (7 if used else None)
+    device.synchronize()
+    device.reset_peak()
+    assert asked == ["synchronize"] * 2 * used
 
 
 def test_rocm_is_reached_through_cuda(fake_accelerator: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

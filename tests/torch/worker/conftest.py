@@ -53,6 +53,9 @@ class Mine(nn.Module):
 
 
 def build(width=8, fault=""):
+    if fault == "tf32":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
     model = Mine(width, fault)
     model.head.weight.requires_grad_(fault != "frozen head")
     return model

@@ -14,6 +14,7 @@ from pilotkit.errors import ConfigError
 from pilotkit.records.run_dir import RunDir
 from pilotkit.worker import build as module
 from pilotkit.worker.build import SharedMemoryTooSmall, build, mesh_of, precision_policy
+from pilotkit.worker.phases.numerics import switches
 from pilotkit.worker.session import open_session
 
 MakeRunDir = Callable[..., RunDir]
@@ -147,3 +148,14 @@ def test_rows_that_make_no_batch_are_told_in_words(
     (problem,) = raised.value.problems
     assert problem.key == "data.factory"
     assert words in str(problem.value)
+
+
+def test_fp32_is_not_tf32_whatever_a_factory_sets(make_run_dir: MakeRunDir) -> None:
+    """Case R63: the precision decides, in matrix products and in convolutions, over a line in the user's module."""
+    run_dir = make_run_dir({"model.kwargs": {"fault": "tf32"}}, phase="measure")
+    with open_session(run_dir, phase="measure") as session:
+        build(session, strategy="single").close()
+    assert switches() == {"matmul_allow_tf32": False, "cudnn_allow_tf32": False}
+    backends: Any = torch.backends
+    assert (backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision) == ("ieee", "none")
+    assert (backends.fp32_precision, backends.cudnn.fp32_precision) == ("none", "none")  # what "none" inherits
