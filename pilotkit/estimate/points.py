@@ -30,7 +30,8 @@ from pilotkit.estimate.grid import (
     terms_of,
 )
 from pilotkit.estimate.helper import Helper
-from pilotkit.estimate.predict import Estimator, Shape, notes_of, prediction_of, work_of
+from pilotkit.estimate.notes import notes_of
+from pilotkit.estimate.predict import Estimator, Shape, prediction_of, work_of
 
 Work = Mapping[str, Sequence[Mapping[str, Any]]]
 """As `predict.work_of` gives it."""

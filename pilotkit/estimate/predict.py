@@ -19,13 +19,9 @@ from pilotkit.estimate.events import Trace
 from pilotkit.estimate.helper import Helper
 from pilotkit.estimate.memory import Peak, largest_by_moment, peaks, profile, static_bytes
 from pilotkit.estimate.model import FakeModel
+from pilotkit.estimate.notes import compile_details, notes_of
 from pilotkit.estimate.trace import trace_fake
 from pilotkit.estimate.workload import Workload
-
-NOT_TRACED = (
-    "context, library workspaces and communication buffers are not traced: they stand as overhead",
-    "scratch memory inside one kernel is not traced",
-)
 
 Shape = tuple[int, int]
 """Micro-batch size and sequence length."""
@@ -73,6 +69,7 @@ class Prediction:
             "peak_by_moment": largest_by_moment(self.trace, ("forward", "backward", "optimizer")),
             "memory_profile": profile(self.trace),
             "attention": self.trace.attention,
+            **compile_details(self.trace),
             "notes": list(self.notes),
         }
         return {"metrics": metrics, "details": details, "work": self.work}
@@ -248,15 +245,3 @@ def requests(trace: Trace) -> list[tuple[int, int, int]]:
 
 def _peak_bytes(trace: Trace) -> list[int]:
     return [peak.num_bytes for peak in peaks(trace).values()]
-
-
-def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
-    """What is modelled or assumed and not traced, in sentences."""
-    notes = list(NOT_TRACED)
-    if workload.strategy == "ddp":
-        notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
-    if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
-        notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
-    if trace.attention:
-        notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
-    return tuple(notes)

@@ -45,6 +45,11 @@ class Workload:
     device_type: str = "cpu"
     """`cpu` takes this machine's kernels; `cuda` and `rocm` those of an accelerator."""
     num_eval_batches: int = 1
+    compile: bool = False
+    """Whether the model is compiled as a whole, as `train.compile` does it."""
+    fuses: bool = True
+    """Of a compiled model: whether its element-wise operators are fused. False is torch's own backend
+    `aot_eager_decomp_partition`, which a processor runs as it is traced."""
 
     @property
     def world_size(self) -> int:

@@ -239,6 +239,7 @@ def workload_of(session: Session) -> Workload:
         max_grad_norm=config.train.max_grad_norm,
         deterministic=config.train.deterministic,
         device_type=config.hardware.device_type,
+        compile=config.train.compile,
     )
 
 

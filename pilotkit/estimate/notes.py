@@ -1,0 +1,54 @@
+"""What of an estimate is modelled or assumed and not traced, in sentences. Called by `predict` and `points`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pilotkit.estimate.events import Trace
+from pilotkit.estimate.workload import Workload
+
+NOT_TRACED = (
+    "context, library workspaces and communication buffers are not traced: they stand as overhead",
+    "scratch memory inside one kernel is not traced",
+)
+
+
+def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
+    """What is modelled or assumed and not traced, in sentences."""
+    notes = list(NOT_TRACED)
+    if workload.strategy == "ddp":
+        notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
+    if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
+        notes.append("between micro-batches every rank keeps whole gradients: they are reduced in the last one only")
+    if workload.compile:
+        notes += _compile_notes(workload, trace)
+    if trace.attention:
+        notes.append(f"attention kernel assumed: {', '.join(trace.attention)}")
+    return tuple(notes)
+
+
+def compile_details(trace: Trace) -> dict[str, Any]:
+    """How a compiled run was estimated; empty for a run that is not."""
+    if trace.not_compiled:
+        return {"compiled": {"how": "uncompiled", "reason": trace.not_compiled}}
+    if not trace.num_graphs:
+        return {}
+    return {"compiled": {"how": "modelled", "num_graphs": trace.num_graphs, "graph_breaks": trace.graph_breaks}}
+
+
+def _compile_notes(workload: Workload, trace: Trace) -> list[str]:
+    if trace.not_compiled:
+        return [
+            f"torch.compile does not take this model on fake tensors ({trace.not_compiled}): memory and time are those "
+            "of the run uncompiled"
+        ]
+    graphs = "1 graph" if trace.num_graphs == 1 else f"{trace.num_graphs} graphs"
+    notes = [
+        f"torch.compile, {graphs}: modelled, not traced. What backward keeps is what torch's partitioner chose; what "
+        "fused kernels hold, move and save of launches is a rule, not Inductor's own plan"
+    ]
+    if trace.graph_breaks:
+        notes.append(f"the graph is cut: {'; '.join(trace.graph_breaks)}")
+    if workload.strategy == "ddp":
+        notes.append("DDP cuts a compiled graph at its buckets, which is not in the estimate")
+    return notes
