@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pilotkit.estimate.events import Trace
 from pilotkit.estimate.workload import Workload
 from pilotkit.train import adamw8bit
@@ -24,6 +26,8 @@ def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
     notes = list(NOT_TRACED)
     if workload.strategy == "ddp":
         notes.append("DDP is one device's trace with a bucket byte for each gradient byte: modelled, not traced")
+    if workload.compile:
+        notes += _compile_notes(workload, trace)
     if workload.strategy in ("fsdp", "hsdp") and workload.grad_accum_steps > 1:
         notes.append(
             "between micro-batches every rank keeps its share of the gradients: they are reduced in each of them "
@@ -44,3 +48,35 @@ def notes_of(workload: Workload, trace: Trace) -> tuple[str, ...]:
             "plain_attention_peak_allocated_bytes; estimate.attention says which it is"
         )
     return tuple(notes)
+
+
+def compile_details(trace: Trace) -> dict[str, Any]:
+    """How a compiled run was estimated; empty for a run that is not."""
+    if trace.not_compiled:
+        return {"compiled": {"how": "uncompiled", "reason": trace.not_compiled}}
+    if not trace.num_graphs:
+        return {}
+    return {"compiled": {"how": "modelled", "num_graphs": trace.num_graphs, "graph_breaks": trace.graph_breaks}}
+
+
+def _compile_notes(workload: Workload, trace: Trace) -> list[str]:
+    if trace.not_compiled:
+        return [
+            f"torch.compile does not take this model on fake tensors ({trace.not_compiled}): memory and time are those "
+            "of the run uncompiled"
+        ]
+    graphs = "1 graph" if trace.num_graphs == 1 else f"{trace.num_graphs} graphs"
+    notes = [
+        f"torch.compile, {graphs}: modelled, not traced. What backward keeps is what torch's partitioner chose; what "
+        "fused kernels hold, move and save of launches is a rule, not Inductor's own plan"
+    ]
+    if workload.activation_checkpointing != "none":
+        notes.append(
+            "compiled with recomputation, real steps took up to 40 % more for activations than is modelled here "
+            "(docs/estimate.md): leave that free, or measure"
+        )
+    if trace.graph_breaks:
+        notes.append(f"the graph is cut: {'; '.join(trace.graph_breaks)}")
+    if workload.strategy == "ddp":
+        notes.append("DDP cuts a compiled graph at its buckets, which is not in the estimate")
+    return notes

@@ -75,6 +75,12 @@ class Trace:
     num_blocks: int = 0
     attention: list[str] = field(default_factory=list)
     """Attention kernels that were met, sorted."""
+    num_graphs: int = 0
+    """Graphs of a compiled model that backward goes through; 0 where nothing was compiled."""
+    graph_breaks: list[str] = field(default_factory=list)
+    """Why a compiled model is more than one graph, sorted."""
+    not_compiled: str = ""
+    """Why a run that compiles was traced as it is uncompiled."""
 
     @property
     def initial_bytes(self) -> int:

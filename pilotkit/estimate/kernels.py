@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,9 +38,13 @@ def accelerator_kernels(*, fused_attention: bool, saw: Callable[[str], None]) ->
     Functions are replaced and no function mode is entered: a mode is off inside `Tensor.backward`, where activation
     checkpointing runs the forward again.
     """
+
+    def attention(*args: Any, **kwargs: Any) -> Tensor:  # no `partial`: torch.compile asks a function for its name
+        return _attention(saw, fused_attention, *args, **kwargs)
+
     functional: Any = F
     replacements: dict[str, Callable[..., Any]] = {
-        "scaled_dot_product_attention": partial(_attention, saw, fused_attention),
+        "scaled_dot_product_attention": attention,
         "dropout": _dropout,
         "rms_norm": _rms_norm,
         **{name: _in_float32(getattr(functional, name)) for name in FLOAT32_FUNCTIONS},

@@ -38,8 +38,13 @@ def add_initial(recorder: Recorder, model: nn.Module, blocks: nn.ModuleList | No
         recorder.trace.initial_blocks[-number] = block
 
 
-def follow_blocks(recorder: Recorder, model: nn.Module, blocks: nn.ModuleList | None) -> None:
-    """Tell the recorder which block is at work. Tensor hooks in backward: they leave the graph as it is."""
+def follow_blocks(
+    recorder: Recorder, model: nn.Module, blocks: nn.ModuleList | None, *, only: type | None = None
+) -> None:
+    """Tell the recorder which block is at work. Tensor hooks in backward: they leave the graph as it is.
+
+    `only`: of a compiled model, the kind of blocks that may have a hook; the model itself has none then.
+    """
 
     def at(index: int, *_: Any) -> None:
         recorder.block = index
@@ -59,10 +64,14 @@ def follow_blocks(recorder: Recorder, model: nn.Module, blocks: nn.ModuleList | 
         recorder.in_model = value
 
     for index, block in enumerate(blocks or ()):
+        if only is not None and not isinstance(block, only):
+            continue
         block.register_forward_pre_hook(partial(enter, index), prepend=True)
         # The first of the hooks on the output, so that in backward it comes before FSDP gathers for this block.
         block.register_forward_hook(partial(follow, index), prepend=True)
         block.register_forward_hook(partial(leave, index))
+    if only is not None:
+        return
     model.register_forward_pre_hook(partial(inside, True), prepend=True)
     model.register_forward_hook(partial(inside, False), always_call=True)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotkit.estimate.allocator import Replayed, replay
-from pilotkit.estimate.assumed import NOT_TRACED, is_unsure, notes_of
+from pilotkit.estimate.assumed import NOT_TRACED, compile_details, is_unsure, notes_of
 from pilotkit.estimate.depth import UNITS, NotRepeating, expand, growth_outside, rebuild
 from pilotkit.estimate.events import Trace
 from pilotkit.estimate.helper import Helper
@@ -77,6 +77,7 @@ class Prediction:
             "memory_profile": profile(self.trace),
             "attention": self.trace.attention,
             "assumed": [note for note in self.notes if note not in NOT_TRACED],
+            **compile_details(self.trace),
             "notes": list(self.notes),
         }
         return {"metrics": metrics, "details": details, "work": self.work}

@@ -38,6 +38,17 @@ def explained(doing: str) -> Iterator[None]:
         raise EstimateError(_words(error, doing=doing) + hint) from error
 
 
+def compiler_words(error: EstimateError) -> str:
+    """What torch's compiler had to say, where it is what failed; empty where it is not."""
+    for cause in _chain(error.__cause__):
+        if type(cause).__module__ == "torch._dynamo.exc":
+            lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+            # A backend's own error stands in the second line, below the name of the backend.
+            at = 1 if lines and lines[0].startswith("backend=") and len(lines) > 1 else 0
+            return f"{type(cause).__name__}: {lines[at]}" if lines else type(cause).__name__
+    return ""
+
+
 def _words(error: BaseException, *, doing: str) -> str:
     chain = list(_chain(error))
     value = next((cause for cause in chain if isinstance(cause, _CAUSES)), None)

@@ -20,7 +20,7 @@ from torch import Tensor
 from pilotkit.estimate.costs import collective_of, operator_of
 from pilotkit.estimate.events import NO_BLOCK, Event, Trace
 from pilotkit.estimate.kernels import run_fake
-from pilotkit.estimate.watching import Watch, plain_parts, quiet_propagation, returned, watch_streams
+from pilotkit.estimate.watching import CompilingWatch, Watch, plain_parts, quiet_propagation, returned, watch_streams
 from pilotkit.meter.memory import watch_resize
 
 NO_KERNEL = frozenset({"prim", "profiler"})
@@ -38,8 +38,9 @@ class ReadsAValue(Exception):
 class Recorder:
     """Context manager that turns what happens inside it into a Trace."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, compiles: bool = False) -> None:
         self.trace = trace
+        self._watch = CompilingWatch if compiles else Watch
         self.step = 0
         self.moment = "data"
         self.block = NO_BLOCK
@@ -103,7 +104,7 @@ class Recorder:
         ]
 
     def __enter__(self) -> Recorder:
-        watch = Watch(self._see_operator)
+        watch = self._watch(self._see_operator)
         self._entered = [watch_resize(self._resized), watch_streams(self), quiet_propagation(self.paused), watch]
         for context in self._entered:
             context.__enter__()

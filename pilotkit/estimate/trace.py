@@ -7,6 +7,7 @@ the recorder. DDP's C++ reducer does not take fake tensors: its buckets are adde
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,13 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
+from pilotkit.estimate.compiled import compiled
 from pilotkit.estimate.events import NO_BLOCK, Trace
 from pilotkit.estimate.fake import fake_group, nothing_packed, quiet
 from pilotkit.estimate.kernels import accelerator_kernels, compiled_update
 from pilotkit.estimate.model import FakeModel
 from pilotkit.estimate.naming import Sections, add_initial, follow_blocks, name_state
-from pilotkit.estimate.problems import A_STEP, explained
+from pilotkit.estimate.problems import A_STEP, EstimateError, compiler_words, explained
 from pilotkit.estimate.recorder import Recorder
 from pilotkit.estimate.workload import Workload
 from pilotkit.train import activation_checkpointing, adamw8bit
@@ -50,7 +53,26 @@ def trace_fake(
     num_blocks: int | None = None,
     counts_operators: bool = False,
 ) -> Trace:
-    """Trace one shape; `num_blocks` keeps only so many of the blocks. Raises as `trace_step`."""
+    """Trace one shape; `num_blocks` keeps only so many of the blocks. Raises as `trace_step`.
+
+    A model that torch.compile does not take on fake tensors is traced as it runs uncompiled, and the trace says so.
+    """
+    shape: dict[str, Any] = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
+    options: dict[str, Any] = {**shape, "num_blocks": num_blocks, "counts_operators": counts_operators}
+    try:
+        return _trace(source, **options)
+    except EstimateError as error:
+        reason = compiler_words(error)
+        if not source.workload.compile or not reason:
+            raise
+    trace = _trace(source.like(dataclasses.replace(source.workload, compile=False)), **options)
+    trace.not_compiled = reason
+    return trace
+
+
+def _trace(
+    source: FakeModel, *, micro_batch_size: int, seq_len: int, num_blocks: int | None, counts_operators: bool
+) -> Trace:
     workload, mode = source.workload, source.mode
     row = dict(workload.read_row(seq_len))
     with ExitStack() as stack:
@@ -61,11 +83,11 @@ def trace_fake(
         with explained("building the model"):
             model, blocks = _wrap(workload, *source.copy(num_blocks=num_blocks))
         trace = Trace(num_blocks=len(blocks) if blocks is not None else 0)
-        recorder = Recorder(trace)
+        recorder = Recorder(trace, compiles=workload.compile)
         optimizer = build_optimizer(model.parameters(), **workload.optimizer)
         trainer = _trainer(workload, model, optimizer, recorder, row=row, batch_size=micro_batch_size)
         add_initial(recorder, model, blocks, strategy=workload.strategy)
-        follow_blocks(recorder, model, blocks)
+        _follow(recorder, stack, workload, model, blocks)
         stack.enter_context(mode)
         if "position_ids" not in row:
             stack.enter_context(nothing_packed())
@@ -79,6 +101,20 @@ def trace_fake(
         with explained(A_STEP):
             _run(recorder, trainer, optimizer, model, workload, counts_operators=counts_operators)
     return trace
+
+
+def _follow(
+    recorder: Recorder, stack: ExitStack, workload: Workload, model: nn.Module, blocks: nn.ModuleList | None
+) -> None:
+    """Which block is at work. A hook on a compiled module cuts its graph, so only those follow that sharding cuts too:
+    it gathers for each of its blocks by hooks of its own."""
+    if not workload.compile:
+        follow_blocks(recorder, model, blocks)
+        return
+    cuts = workload.strategy in SHARDED
+    if cuts:
+        follow_blocks(recorder, model, blocks, only=FSDPModule)
+    stack.enter_context(compiled(recorder, model, blocks=blocks, fuses=workload.fuses, follows_blocks=not cuts))
 
 
 @contextmanager

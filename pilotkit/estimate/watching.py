@@ -91,6 +91,27 @@ def _on_local_tensors(
     return [DTensor(part, spec, requires_grad=False) for part, spec in zip(result, specs, strict=True)]
 
 
+class CompilingWatch(Watch):
+    """Lets torch.compile do its work, which it would leave undone under a mode, and sees what its graphs run."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # Recomputation with random numbers: the state is kept on the host, the operator is one like any other.
+        name = str(getattr(func, "_name", ""))
+        if name == "run_and_save_rng_state":
+            return torch.get_rng_state(), self._see(args[0], args[1:], kwargs or {})
+        if name == "run_with_rng_state":
+            return self._see(args[1], args[2:], kwargs or {})
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 @contextmanager
 def watch_streams(holder: HasStream) -> Iterator[None]:
     """FSDP allocates on streams of its own, which share no free memory; on the processor they are stubs."""

@@ -50,6 +50,11 @@ class Workload:
     """Of an accelerator: `fused`, `math` (plain operators, where torch was built without fused kernels or refuses the
     shape), or `auto`: fused, with plain beside it where that cannot be known."""
     num_eval_batches: int = 1
+    compile: bool = False
+    """Whether the model is compiled as a whole, as `train.compile` does it."""
+    fuses: bool = True
+    """Of a compiled model: whether its element-wise operators are fused. False is torch's own backend
+    `aot_eager_decomp_partition`, which a processor runs as it is traced."""
 
     @property
     def world_size(self) -> int:

@@ -25,6 +25,8 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     if details.get("method") == "analytic":
         table.add_row("method", "analytic", Text("not traced: states counted, activations by a rule of thumb"))
+    if details.get("compiled"):
+        table.add_row("torch.compile", details["compiled"]["how"], Text(compiled_words(details["compiled"])))
     for peak in details["peaks"]:
         note = f"{peak['where']}: {kinds_words(peak['kinds'])}"
         table.add_row(f"peak allocated, {peak['step']}", format_bytes(peak["peak_bytes"]), Text(note))
@@ -54,6 +56,15 @@ def estimate_table(metrics: Mapping[str, float], details: Mapping[str, Any], *, 
         speed = format_value("tokens_per_second", metrics["tokens_per_second"])
         table.add_row("tokens per second", speed, Text(f"{details['calibration']}, all devices"))
     return table
+
+
+def compiled_words(compiled: Mapping[str, Any]) -> str:
+    """How a run that compiles was estimated."""
+    if compiled["how"] == "uncompiled":
+        return f"memory and time of the run uncompiled: {compiled['reason']}"
+    count = compiled["num_graphs"]
+    graphs = "1 graph" if count == 1 else f"{count} graphs"
+    return f"{graphs}; kept for backward: torch's partitioner; fused kernels: a rule"
 
 
 def grid_table(grid: Mapping[str, Any]) -> Table:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from pilotkit.records.record import Record
 from pilotkit.report import plots, svg
-from pilotkit.report.estimate_tables import KINDS, answer_rows, comparison_rows
+from pilotkit.report.estimate_tables import KINDS, answer_rows, comparison_rows, compiled_words
 from pilotkit.report.parts import figure_of
 from pilotkit.report.values import record_href
 from pilotkit.report.view import Cell, Section, TableView
@@ -87,6 +87,9 @@ def arrange_estimate(section: Section, record: Record, page_dir: Path) -> set[st
     href = record_href(record, page_dir=page_dir)
     traced = "Counted by a rule of thumb, not traced and not run" if details.get("method") else "Calculated, not run"
     section.lead = traced + (f"; {details['calibration']}." if details.get("calibration") else ".")
+    if details.get("compiled"):
+        compiled = details["compiled"]
+        section.lead += f" torch.compile is {compiled['how']}: {compiled_words(compiled)}."
     bar = plots.memory_bar(
         allocated=metrics["peak_allocated_bytes"],
         limit=metrics["memory_limit_bytes"],

@@ -238,6 +238,7 @@ def workload_of(session: Session) -> Workload:
         deterministic=config.train.deterministic,
         device_type=config.hardware.device_type,
         attention=config.estimate.attention,
+        compile=config.train.compile,
     )
 
 

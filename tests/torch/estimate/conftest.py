@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -80,7 +81,9 @@ def _run(world_size: int, folder: Path) -> Peaks:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One thread, as these shapes are too small for two; and a variable that torch sets at first use."""
+    """One thread, as these shapes are too small for two; a variable that torch sets at first use; and no log of every
+    operator that torch.compile looks at, which pytest's own handler switches on."""
+    logging.getLogger("torch.__trace").setLevel(logging.CRITICAL)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
