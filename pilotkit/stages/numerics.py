@@ -21,16 +21,12 @@ def run(run: Run) -> StageResult:
     metrics = Metrics()
     details: dict[str, Any] = {"warnings": []}
     metrics.add("given", num_steps=run.config.numerics.num_steps)
-    failed = _precision(run, metrics, details)
-    if failed is not None:
-        return not_ok(run, failed, details=details)
-    failed = _recomputation(run, metrics, details)
-    if failed is not None:
-        return not_ok(run, failed, details=details)
+    failed = _precision(run, metrics, details) or _recomputation(run, metrics, details)
     details["threads"] = run.threads
+    # Also of a run that fails then: its reasons name the module in which the first NaN appeared.
     for text in [*details["warnings"], *_sentences(details)]:
         run.console.line(f"  {text}")
-    return StageResult("ok", metrics, details)
+    return StageResult("ok", metrics, details) if failed is None else not_ok(run, failed, details=details)
 
 
 def _precision(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outcome | None:
@@ -87,6 +83,7 @@ def _recomputation(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outco
     """Run each mode in a process of its own. Not fitting is an answer: it is what recomputation is for."""
     found: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
+    details["recomputation"] = rows
     for mode in run.config.numerics.modes:
         try:
             outcome = run.work(f"numerics_{mode}")
@@ -113,11 +110,10 @@ def _recomputation(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outco
             "measured", {f"{mode}_saved_bytes": traded.saved_bytes, f"{mode}_added_seconds": traded.added_seconds}
         )
         metrics.add("measured", {f"{mode}_saved_bytes_per_second": traded.saved_per_second})
-    details["recomputation"] = rows
     return None
 
 
 def _sentences(details: dict[str, Any]) -> list[str]:
     precision = details.get("precision")
     lines = [f"{precision['name']}: {precision['verdict']}", *precision["reasons"]] if precision else []
-    return lines + [row["note"] for row in details["recomputation"] if row["note"]]
+    return lines + [row["note"] for row in details.get("recomputation", ()) if row["note"]]

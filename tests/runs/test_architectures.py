@@ -1,4 +1,4 @@
-"""Two Hugging Face models from the disk, through the command line, as benchmarks/architectures.py takes fourteen.
+"""Two Hugging Face models from the disk, through the command line, as benchmarks/architectures.py takes nineteen.
 
 The two are those that found most: one with running statistics, and an encoder-decoder that lies there in float16.
 """
