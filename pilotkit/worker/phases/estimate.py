@@ -93,9 +93,14 @@ def estimate_measured(session: Session) -> dict[str, Any]:
         estimator = Estimator(source.workload, source=source, helper=helper)
         for number, shape in enumerate(shapes):
             session.progress(number, len(shapes), label="estimate what was measured")
-            count = shape["num_devices"]
-            spread = {"ddp": {"dp_replicate": count}, "fsdp": {"dp_shard": count}}.get(shape["strategy"], {})
-            other = estimator.spread(strategy=shape["strategy"], grad_accum_steps=shape["grad_accum_steps"], **spread)
+            count, strategy = shape["num_devices"], shape["strategy"]
+            shard = {"fsdp": count, "hsdp": shape.get("dp_shard", 1)}.get(strategy, 1)
+            other = estimator.spread(
+                strategy=strategy,
+                grad_accum_steps=shape["grad_accum_steps"],
+                dp_replicate=count // shard,
+                dp_shard=shard,
+            )
             predicted = other.predict(micro_batch_size=shape["micro_batch_size"], seq_len=shape["seq_len"]).to_dict()
             found[shape["key"]] = {name: predicted[name] for name in ("metrics", "work")}
     return found

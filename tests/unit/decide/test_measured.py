@@ -64,6 +64,14 @@ def test_measure_is_one_device_and_pilot_all_whatever_the_run_intends() -> None:
     assert all_devices.spread == pytest.approx(0.05)
 
 
+def test_a_pilot_of_hsdp_says_what_its_mesh_was() -> None:
+    record = _record("pilot", {"world_size": 8.0, "hsdp_step_seconds": 2.0})
+    record.details["strategies"] = {"hsdp": {"mesh": {"dp_replicate": 4, "dp_shard": 2}}}
+    (found,) = measurements_of([record], like=CONFIG)
+    assert (found.shape["strategy"], found.shape["num_devices"], found.shape["dp_shard"]) == ("hsdp", 8, 2)
+    assert found.asked()["dp_shard"] == 2, "the worker traces that mesh, not the run's own"
+
+
 @pytest.mark.parametrize(
     "changed",
     [
