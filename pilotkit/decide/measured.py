@@ -15,7 +15,7 @@ SAME_MODEL = ("model", "optimizer", "precision", "activation_checkpointing")
 SAME_STEP = ("max_grad_norm", "deterministic", "compile")
 STRATEGIES = ("single", "ddp", "fsdp")
 """Whose mesh follows from the number of devices: what a row of a table can name."""
-MESH = "hsdp"
+HSDP = "hsdp"
 """Its mesh stands in the record of its pilot."""
 FIGURES = ("step_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
@@ -72,7 +72,7 @@ def _of_record(record: Record) -> Iterator[Measurement]:
         devices = int(record.metrics.get("world_size", 1))
         strategies = {
             name: (f"{name}_", devices)
-            for name in (*STRATEGIES, MESH)
+            for name in (*STRATEGIES, HSDP)
             if name != "single" and f"{name}_step_seconds" in record.metrics and devices > 1
         }
     for strategy, (prefix, num_devices) in strategies.items():
@@ -87,7 +87,7 @@ def _of_record(record: Record) -> Iterator[Measurement]:
                 "micro_batch_size": candidate.micro_batch_size,
                 "seq_len": candidate.seq_len,
                 "grad_accum_steps": candidate.grad_accum_steps,
-                **({"dp_shard": record.details["strategies"][MESH]["mesh"]["dp_shard"]} if strategy == MESH else {}),
+                **({"dp_shard": record.details["strategies"][HSDP]["mesh"]["dp_shard"]} if strategy == HSDP else {}),
             },
             figures=figures,
             spread=_standard_error(record.metrics, prefix),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from pilotkit.estimate.events import Collective, Operator
+from pilotkit.estimate.watching import tensors_of
 
 # They allocate or reinterpret and move nothing.
 FREE_OPERATORS = frozenset(
@@ -34,8 +35,8 @@ def operator_of(
     name = func._schema.name
     if name in FREE_OPERATORS or name.startswith(("c10d", "_c10d", "fsdp::")) or (func.is_view and not made):
         return None
-    outputs = list(_tensors(result))
-    num_bytes = sum(map(moved_bytes, _tensors((args, tuple(kwargs.values()))))) + sum(map(moved_bytes, outputs))
+    outputs = list(tensors_of(result))
+    num_bytes = sum(map(moved_bytes, tensors_of((args, tuple(kwargs.values()))))) + sum(map(moved_bytes, outputs))
     kind, num_flops = "elementwise", 0.0
     if "scaled_dot_product" in name:
         kind, num_flops = "attention", _attention_flops(name, args)
@@ -49,7 +50,7 @@ def operator_of(
 
 def collective_of(name: str, args: Any, *, moment: str, block: int) -> Iterator[Collective]:
     """The collective with the larger of its two sides: the gathered tensor, or the one before it is scattered."""
-    tensors = list(_tensors(args))
+    tensors = list(tensors_of(args))
     if tensors:
         group = next((value for value in args if isinstance(value, torch.ScriptObject)), None)
         yield Collective(
@@ -85,11 +86,3 @@ def _num_ranks(group: Any) -> int:
         return int(dist.ProcessGroup.unbox(group).size())
     except (AttributeError, TypeError, RuntimeError):
         return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)

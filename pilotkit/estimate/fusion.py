@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, fx
+from torch import fx
 from torch._functorch.partitioners import get_default_op_list
 from torch.fx.node import Node
 
 from pilotkit.estimate.costs import moved_bytes
+from pilotkit.estimate.watching import tensors_of
 
 # torch._inductor.config.realize_reads_threshold of torch 2.13: a result of more buffers is written once it is shared.
 MAX_READS = 4
@@ -141,25 +142,17 @@ class _Planner:
         roots = {self._root(source) for node in members for source in node.all_input_nodes}
         read = set().union(*(self._hidden.get(root, {root}) for root in roots)) - own
         written = [node for node in members if node in stored]
-        values = [value for node in (*read, *written) for value in _tensors(node.meta.get("val"))]
-        dtypes = [value.dtype for node in (*written, *members) for value in _tensors(node.meta.get("val"))]
+        values = [value for node in (*read, *written) for value in tensors_of(node.meta.get("val"))]
+        dtypes = [value.dtype for node in (*written, *members) for value in tensors_of(node.meta.get("val"))]
         return Group(sum(map(moved_bytes, values)), str(dtypes[0]).removeprefix("torch.") if dtypes else "none")
 
 
 def _is_reduction(node: Node) -> bool:
     """Whether a result has fewer elements than what it is computed from."""
-    sizes = [sum(value.numel() for value in _tensors(source.meta.get("val"))) for source in node.all_input_nodes]
-    return bool(sizes) and max(sizes) > max((value.numel() for value in _tensors(node.meta.get("val"))), default=0)
+    sizes = [sum(value.numel() for value in tensors_of(source.meta.get("val"))) for source in node.all_input_nodes]
+    return bool(sizes) and max(sizes) > max((value.numel() for value in tensors_of(node.meta.get("val"))), default=0)
 
 
 def _is_drawn(node: Node) -> bool:
     """Inductor's own operators for random numbers, which stand inside a kernel; a seed does not."""
     return str(node.target).startswith(("prims.inductor_random", "prims.inductor_lookup_seed"))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)

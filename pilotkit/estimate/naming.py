@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from pilotkit.estimate.events import NO_BLOCK
 from pilotkit.estimate.recorder import Recorder
-from pilotkit.estimate.watching import returned
+from pilotkit.estimate.watching import tensors_of
 
 MOMENT_OF_SECTION = {"data_wait": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 
@@ -77,7 +77,7 @@ def follow_blocks(
 
 
 def _hook(value: Any, function: Any) -> None:
-    for tensor in returned(value):
+    for tensor in tensors_of(value):
         if tensor.requires_grad:
             tensor.register_hook(function)
 

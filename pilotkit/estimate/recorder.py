@@ -20,7 +20,7 @@ from torch import Tensor
 from pilotkit.estimate.costs import collective_of, operator_of
 from pilotkit.estimate.events import NO_BLOCK, Event, Trace
 from pilotkit.estimate.kernels import run_fake
-from pilotkit.estimate.watching import CompilingWatch, Watch, plain_parts, quiet_propagation, returned, watch_streams
+from pilotkit.estimate.watching import CompilingWatch, Watch, plain_parts, quiet_propagation, tensors_of, watch_streams
 from pilotkit.meter.memory import watch_resize
 
 NO_KERNEL = frozenset({"prim", "profiler"})
@@ -160,7 +160,7 @@ class Recorder:
     def _see_result(self, result: Any, args: Any, *, name: str) -> bool:
         """Whether anything was allocated."""
         made = False
-        outputs = list(returned(result))
+        outputs = list(tensors_of(result))
         for index, tensor in enumerate(outputs):
             for part in plain_parts(tensor):
                 storage = part.untyped_storage()

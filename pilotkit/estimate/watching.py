@@ -20,6 +20,7 @@ from pilotkit.estimate.fake import replaced
 from pilotkit.meter.memory import torchs_own_body
 
 META = torch.device("meta")
+NOT_ELEMENTWISE = frozenset(f"aten::_foreach_{name}" for name in ("max", "mm", "norm", "powsum"))
 
 
 class HasStream(Protocol):
@@ -43,7 +44,7 @@ class Watch(TorchDispatchMode):
             fake = args[0]
             return META if fake.fake_mode.in_kernel_invocation else fake.fake_device
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            if is_elementwise_on_lists(func) and (specs := _common_specs(args)) is not None:
+            if _is_elementwise_on_lists(func) and (specs := _common_specs(args)) is not None:
                 return _on_local_tensors(partial(self._see, func), args, kwargs or {}, specs)
             # A wrapper (DTensor) first turns into operators on the tensors inside it; those come back here.
             return NotImplemented
@@ -54,13 +55,13 @@ class Watch(TorchDispatchMode):
         return self._see(func, args, kwargs or {})
 
 
-def is_elementwise_on_lists(func: Any) -> bool:
-    """What optimizers run on lists of parameters: item by item and value by value, but for norms and the largest."""
+def _is_elementwise_on_lists(func: Any) -> bool:
+    """What optimizers run on lists of parameters: item by item and value by value. Of the fused ones those in place,
+    which return nothing."""
     name = func._schema.name
-    return name.startswith(("aten::_foreach_", "aten::_fused_")) and name not in (
-        "aten::_foreach_norm",
-        "aten::_foreach_max",
-    )
+    if name.startswith("aten::_fused_"):
+        return bool(name.endswith("_"))
+    return name.startswith("aten::_foreach_") and name not in NOT_ELEMENTWISE
 
 
 def _common_specs(args: tuple[Any, ...]) -> list[Any] | None:
@@ -156,13 +157,13 @@ def quiet_propagation(paused: Callable[[], AbstractContextManager[None]]) -> Ite
             setattr(propagator, name, original)
 
 
-def returned(result: Any) -> Iterator[Tensor]:
-    """Tensors in what an operator returned: one, a list, a list of lists, or none."""
+def tensors_of(result: Any) -> Iterator[Tensor]:
+    """Tensors in what an operator takes or returned: one, a list, a list of lists, or none."""
     if isinstance(result, Tensor):
         yield result
     elif isinstance(result, (tuple, list)):
         for item in result:
-            yield from returned(item)
+            yield from tensors_of(item)
 
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
