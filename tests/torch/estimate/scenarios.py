@@ -315,7 +315,7 @@ def rows_of(workload: Workload) -> Any:
 def run_for_real(
     workload: Workload, *, rank: int = 0, first: Callable[[Trainer], object] | None = None
 ) -> dict[str, int]:
-    """Peaks of live tensors in two real steps and an evaluation, bytes. `first` is done to the trainer before."""
+    """Peaks of live tensors in a first step, a steady one and an evaluation, bytes. `first` is done before them."""
     torch.manual_seed(0)
     model = workload.precision.cast(workload.build_model())
     blocks = find_blocks(model, path=workload.blocks)
@@ -367,10 +367,16 @@ def run_for_real(
             tracker.reset_peak()
             first(trainer)
             peaks["before"] = tracker.peak_bytes
-        for name in ("first_step", "second_step"):
-            tracker.reset_peak()
-            trainer.train_step()
-            peaks[name] = tracker.peak_bytes - on_host
+        # A thread of gloo lets go of a collective's buffers when it is scheduled, after it woke the step that waits for
+        # them: on a busy machine one step in a dozen holds them into backward. Longer only, so the least is it.
+        steady = 1 if workload.world_size == 1 else 4
+        for name, num_steps in (("first_step", 1), ("steady_step", steady)):
+            found = []
+            for _ in range(num_steps):
+                tracker.reset_peak()
+                trainer.train_step()
+                found.append(tracker.peak_bytes - on_host)
+            peaks[name] = min(found)
         tracker.reset_peak()
         trainer.evaluate(1)
         peaks["evaluation"] = tracker.peak_bytes - on_host

@@ -38,7 +38,7 @@ def test_one_device(name: str, scenarios: ModuleType) -> None:
     traced = peaks(trace_step(workload, micro_batch_size=scenarios.BATCH, seq_len=scenarios.SEQ_LEN))
     assert {step: peak.num_bytes for step, peak in traced.items()} == {
         "first step": real["first_step"],
-        "steady step": real["second_step"],
+        "steady step": real["steady_step"],
         "evaluation": real["evaluation"],
     }
 
@@ -54,7 +54,7 @@ def test_a_resumed_run_starts_where_a_steady_one_is(scenarios: ModuleType, tmp_p
     scenarios.run_for_real(workload, first=save)
     real = scenarios.run_for_real(workload, first=lambda trainer: checkpoint.load(trainer, tmp_path / "saved"))
     steady = peaks(trace_step(workload, micro_batch_size=scenarios.BATCH, seq_len=scenarios.SEQ_LEN))["steady step"]
-    assert real["first_step"] == real["second_step"] == steady.num_bytes
+    assert real["first_step"] == real["steady_step"] == steady.num_bytes
     assert real["before"] <= steady.num_bytes
 
 
@@ -66,4 +66,4 @@ def test_several_ranks(
     real = real_peaks(world_size)[name]
     workload = scenarios.spread_scenarios(world_size)[name]
     traced = peaks(trace_step(workload, micro_batch_size=scenarios.BATCH, seq_len=scenarios.SEQ_LEN))
-    assert traced["steady step"].num_bytes == real["second_step"]
+    assert traced["steady step"].num_bytes == real["steady_step"]
