@@ -1,5 +1,5 @@
 """Rows of a table of published runs: which can be built here, how surely, and the workload of each. For
-`estimate_accuracy.py`.
+`estimate_accuracy.py` and `estimate_speed.py`.
 
 One row a run: id, source_locator, date, model and its sizes (n_layers, d_model, n_heads, n_kv_heads, d_ff, vocab,
 tied_embeddings), gpu, n_gpus, parallelism, shard_degree, param_dtype, precision, optimizer, activation_ckpt, compile,
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pilotkit.estimate.workload import ADAMW, Workload
-from pilotkit.train.models import llama
+from pilotkit.train.models import gpt, llama
+from pilotkit.train.models.language import LanguageModelOutput
 from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.units import GIB
 
@@ -36,6 +38,7 @@ CHECKPOINTING = {
     "selective (SAC)": ("selective", 2),
 }
 PARALLELISM = ("single", "DDP", "FSDP", "FSDP1", "FSDP2")
+OPTIMIZERS = ("AdamW", "decoupled_adamw")
 # torchtitan's loop kept the float32 logits alive during backward until this month (its train.py, `del pred`).
 KEPT_LOGITS_UNTIL = "2024-06-30"
 # litgpt's table of Thunder gives its commands: those of DDP and of one device leave the script's default of 512 rows a
@@ -64,6 +67,10 @@ class Published:
         return int(self.row["n_gpus"] or self.row["shard_degree"] or 1)
 
     @property
+    def is_mpt(self) -> bool:
+        return self.row["model"].startswith("MPT")
+
+    @property
     def keeps_logits(self) -> bool:
         return "torchtitan" in self.row["source"] and self.row["date"][:7] <= KEPT_LOGITS_UNTIL[:7]
 
@@ -86,19 +93,9 @@ class Published:
     def workload(self) -> Workload:
         """The run as it is traced."""
         row = self.row
-        sizes = {
-            "vocab_size": int(row["vocab"]),
-            "num_layers": int(row["n_layers"]),
-            "num_heads": int(row["n_heads"]),
-            "num_kv_heads": int(row["n_kv_heads"]),
-            "hidden_size": int(row["d_model"]),
-            "ffn_size": int(row["d_ff"]),
-            "max_seq_len": 1 << 17,
-            "rope_theta": 5e5,
-        }
         mode, keep_every = CHECKPOINTING[row["activation_ckpt"]]
         return Workload(
-            partial(_build, sizes, tied=row["tied_embeddings"] == "yes", keeps_logits=self.keeps_logits),
+            self._builder(),
             lambda seq_len: dict.fromkeys(("input_ids", "labels"), torch.zeros(seq_len, dtype=torch.int64)),
             strategy=self.strategy,
             dp_shard=self.num_devices if self.strategy == "fsdp" else 1,
@@ -108,13 +105,57 @@ class Published:
             keep_every=keep_every,
             optimizer={**ADAMW, "implementation": "fused" if "(fused" in row["optimizer"] else "foreach"},
             grad_accum_steps=self.grad_accum_steps,
+            sync_each_micro_batch=self.is_mpt,  # Composer's default under FSDP
             device_type="cuda",
             num_eval_batches=0,
         )
 
+    def _builder(self) -> Callable[[], nn.Module]:
+        row = self.row
+        sizes = {
+            "vocab_size": int(row["vocab"]),
+            "num_layers": int(row["n_layers"]),
+            "num_heads": int(row["n_heads"]),
+            "hidden_size": int(row["d_model"]),
+        }
+        tied = row["tied_embeddings"] == "yes"
+        if self.is_mpt:
+            # Its parameters, counted, are those of this decoder: learned positions for seq_len, biases everywhere.
+            return partial(FusedLoss, **sizes, max_seq_len=self.shape[1], dropout=0.0, tie_embeddings=tied)
+        sizes |= {"num_kv_heads": int(row["n_kv_heads"]), "ffn_size": int(row["d_ff"]), "max_seq_len": 1 << 17}
+        return partial(_build, sizes, tied=tied, keeps_logits=self.keeps_logits)
+
+
+class FusedLoss(nn.Module):
+    """A decoder as llm-foundry trains it: its `loss_fn: fused_crossentropy` is flash-attn's kernel, which reads logits
+    in the format they have, keeps a number a row, and writes their gradient in that format."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__()
+        self.decoder = gpt.build(**sizes)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> LanguageModelOutput:
+        logits = self.decoder(input_ids).logits
+        return LanguageModelOutput(_FusedCrossEntropy.apply(logits.flatten(0, 1), labels), logits)
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """Its memory and its traffic, without its arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, _labels: Tensor) -> Tensor:
+        losses = logits.amax(-1).float()
+        ctx.save_for_backward(logits, losses)
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[Tensor, None]:
+        logits, _losses = ctx.saved_tensors
+        return -logits, None
+
 
 def _build(sizes: Mapping[str, Any], *, tied: bool, keeps_logits: bool) -> nn.Module:
-    model: Any = llama.build(**sizes)
+    model: Any = llama.build(**sizes, rope_theta=5e5)
     if tied:
         model.lm_head.weight = model.token_embedding.weight
     if keeps_logits:
@@ -141,12 +182,12 @@ def _published(row: Row) -> Published | None:
         return None
     buildable = (
         min(sizes) > 0
-        and "llama" in row["model"].lower()
+        and any(name in row["model"].lower() for name in ("llama", "mpt"))
         and "+" not in row["parallelism"]
         and row["parallelism"].split()[0] in PARALLELISM
         and row["compile"] == "eager"
         and row["activation_ckpt"] in CHECKPOINTING
-        and row["optimizer"].split()[0] == "AdamW"
+        and row["optimizer"].split()[0] in OPTIMIZERS
         and "bf16" in row["precision"]
         and not re.search("float8|FP8|NF4|nf4|QLoRA|LoRA", row["precision"] + row["notes"])
         and "offload" not in row["activation_ckpt"]
@@ -154,12 +195,12 @@ def _published(row: Row) -> Published | None:
     if not buildable:
         return None
     sure = not any(word in row["notes"].lower() for word in UNSURE)
-    rate = re.fullmatch(r"\d+(\.\d+)?", row["tokens_per_s_per_gpu"] or "")
+    rates = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", row["tokens_per_s_per_gpu"] or "")]
     memory = _memory(row)
     oom = row["peak_mem"] == "OOM"
-    if memory is None and not oom and not rate:
+    if memory is None and not oom and not rates:
         return None
-    return Published(row, sure, memory, oom, float(rate[0]) if rate else None)
+    return Published(row, sure, memory, oom, statistics.fmean(rates) if rates else None)  # a range is its middle
 
 
 def _memory(row: Row) -> tuple[float, str] | None:
@@ -173,3 +214,20 @@ def _memory(row: Row) -> tuple[float, str] | None:
     # "GB" alone is what training logs call GiB; decimal ones say so.
     factor = 1e9 / GIB if row["peak_mem_unit"].startswith("GB (") else 1.0
     return value * factor, "reserved" if "reserved" in row["peak_mem_kind"] else "allocated"
+
+
+def words(row: Published) -> str:
+    values: dict[str, Any] = dict(row.row)
+    batch, seq_len = row.shape
+    name = f"{values['model'][:14]}, {values['parallelism'].split()[0]} {row.num_devices}, {values['activation_ckpt']}"
+    return f"{values['id']:<14}{name:<44}{batch:>3} x {seq_len:<6}"
+
+
+def tell_errors(name: str, errors: Sequence[float]) -> None:
+    if errors:
+        sizes = [abs(error) for error in errors]
+        within: Callable[[float], int] = lambda limit: sum(size <= limit for size in sizes)  # noqa: E731
+        print(
+            f"{name}: median {100 * statistics.median(sizes):.1f} %, worst {100 * max(sizes):.1f} % "
+            f"({within(0.03)} of {len(sizes)} within 3 %, {within(0.10)} within 10 %)"
+        )

@@ -33,13 +33,13 @@ class EstimateOptions:
     the first collective of two A100 or H100 (stas00/ml-engineering training/performance/README.md @744d01e)."""
     matmul_efficiency: Optional[float] = option(None, gt=0, le=1)
     """Share of the dense peak that matrix products reach, uncalibrated. It, and the next three, stand for a whole step
-    of a large model. Null: `hardware.efficiencies`, else a starting value from published H100 speeds, 0.55."""
+    of a large model. Null: `hardware.efficiencies`, else a starting value from published H100 speeds, 0.63."""
     attention_efficiency: Optional[float] = option(None, gt=0, le=1)
-    """The same for fused attention, causal counted half; starting value 0.25."""
+    """The same for fused attention, causal counted half; starting value 0.2."""
     bandwidth_efficiency: Optional[float] = option(None, gt=0, le=1)
-    """Share of memory bandwidth that all other kernels reach; starting value 0.77."""
+    """Share of memory bandwidth that all other kernels reach; starting value 0.71."""
     link_efficiency: Optional[float] = option(None, gt=0, le=1)
-    """Share of the bandwidth between devices that collectives reach; starting value 0.7, a guess to calibrate."""
+    """Share of the bandwidth between devices that collectives reach; starting value 0.7."""
     kernel_seconds: float = option(5e-6, ge=0)
     """Host time to launch one kernel, seconds: a step takes at least this for each. 5 to 10 us in eager PyTorch; a
     guess to calibrate."""

@@ -25,8 +25,9 @@ IDENTITY_SECTIONS = (
     "hardware",
     "image",
 )
-# Prose about a figure changes nothing. How rows reach the loader does: it changes the speed that a plan rests on.
-NOT_IDENTITY = {"hardware": ("sources",)}
+# Prose about a figure changes nothing, and what an estimate assumes of a device nothing that was measured there. How
+# rows reach the loader does: it changes the speed that a plan rests on.
+NOT_IDENTITY = {"hardware": ("sources", "efficiencies")}
 
 
 def identity_of(config: PilotConfig) -> dict[str, Any]:

@@ -12,28 +12,32 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pilotkit.decide.robust import MIN_VOICES, Floats, contradicted, heavy_tailed, least_squares
 from pilotkit.decide.step_time import COMMUNICATION, LAUNCH, StepTime
 
 MIN_CLASS_RUNS = 3
-# Priors: standard deviations of logarithms. A scale is all but free; a class may stray from it as far as published H100
-# and A100 runs lie apart (matrix products by a third, attention by a factor of two).
+# Priors: standard deviations of logarithms. A scale is all but free; a class may stray from it as far as the
+# efficiencies of H100 and A100 lie apart (matrix products by a third, attention by a factor of two).
 SCALE_SIGMA = 1.5
 CLASS_SIGMAS = {"matmul": 0.3, "attention": 0.6, "elementwise": 0.4, LAUNCH: 0.6, COMMUNICATION: 0.6}
+KNOWN_SHARE = 0.35
+"""Of the above, for a device whose efficiencies come from measured steps: benchmarks/estimate_speed.py. A smaller one
+helps where the runs that correct are another machine's, a larger one where the efficiencies are."""
 MEMORY_SIGMA = 0.15
 OVERHEAD_SIGMA = 0.5
-# What one measurement is worth: a run repeated, and a run of another family of models.
-TIME_NOISE, FOREIGN_TIME_NOISE = 0.03, 0.10
+# What one measurement is worth: of the family, and of another family of models. Of time it is what five classes cannot
+# tell of a run (published ones: 2 % in the median, 5 % in the mean square), more than a repeated run differs.
+TIME_NOISE, FOREIGN_TIME_NOISE = 0.05, 0.10
 MEMORY_NOISE, FOREIGN_MEMORY_NOISE = 0.01, 0.03
 ASSUMED_TIME_BAND, ASSUMED_MEMORY_BAND = 0.20, 0.05
 CARRIED_TIME_BAND, CARRIED_MEMORY_BAND = 0.15, 0.02
 """What another device of the same kind adds to a band."""
 NOTHING_MEASURED = "uncalibrated"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,11 @@ class Correction:
 
     factors: dict[str, float]
     num_runs: int
+    """Those that were used."""
     band: float
     held_out: dict[str, float]
+    set_aside: dict[str, float] = field(default_factory=dict)
+    """Runs that the others contradict, and so not used: measured over what the others say."""
 
     @property
     def is_band_assumed(self) -> bool:
@@ -104,13 +111,31 @@ class Calibration:
         return f"{how} {runs}{where}, within {100 * correction.band:.2g} %{assumed}"
 
 
-def calibrate(runs: Sequence[MeasuredRun], *, carried_from: str = "") -> Calibration:
-    """The corrections that these runs of one hardware ask for; None each where no run speaks of it."""
+def calibrate(runs: Sequence[MeasuredRun], *, carried_from: str = "", knows_device: bool = False) -> Calibration:
+    """The corrections that these runs of one hardware ask for; None each where no run speaks of it.
+
+    `knows_device`: its efficiencies come from measured steps, so that classes stray less from them.
+    """
     timed = [run for run in runs if run.time is not None and run.step_seconds]
     held = [run for run in runs if run.allocated or run.reserved]
     extra_time, extra_memory = (CARRIED_TIME_BAND, CARRIED_MEMORY_BAND) if carried_from else (0.0, 0.0)
-    time = _correction(timed, _time_factors, _time_error, assumed=ASSUMED_TIME_BAND, extra=extra_time)
-    memory = _correction(held, _memory_factors, _memory_error, assumed=ASSUMED_MEMORY_BAND, extra=extra_memory)
+    share = KNOWN_SHARE if knows_device else 1.0
+    time = _correction(
+        timed,
+        partial(_time_factors, share=share),
+        _time_error,
+        roughly=partial(_time_factors, share=share, is_robust=True),
+        assumed=ASSUMED_TIME_BAND,
+        extra=extra_time,
+    )
+    memory = _correction(
+        held,
+        _memory_factors,
+        _memory_error,
+        roughly=lambda _: {},  # one factor for all: the errors themselves are compared
+        assumed=ASSUMED_MEMORY_BAND,
+        extra=extra_memory,
+    )
     return Calibration(time, memory, carried_from)
 
 
@@ -131,18 +156,28 @@ def attributed(raw: StepTime, factors: dict[str, float], *, step_seconds: float)
 
 
 Factors = dict[str, float]
+FactorsOf = Callable[[list[MeasuredRun]], Factors]
+ErrorOf = Callable[[MeasuredRun, Factors], float | None]
 
 
 def _correction(
-    runs: list[MeasuredRun],
-    factors_of: Callable[[list[MeasuredRun]], Factors],
-    error_of: Callable[[MeasuredRun, Factors], float | None],
+    measured: list[MeasuredRun],
+    factors_of: FactorsOf,
+    error_of: ErrorOf,
     *,
+    roughly: FactorsOf,
     assumed: float,
     extra: float,
 ) -> Correction | None:
-    if not runs:
+    if not measured:
         return None
+    # A family that nothing else resembles is contradicted by its own runs alone, another family's by everybody's.
+    family_only = [run for run in measured if run.is_family]
+    out_of_line = _contradicted(family_only, roughly, error_of)
+    out_of_line |= {run.key for run in measured if not run.is_family} & _contradicted(measured, roughly, error_of)
+    runs = [run for run in measured if run.key not in out_of_line]
+    factors = factors_of(runs)
+    set_aside = _errors([run for run in measured if run.key in out_of_line], factors, error_of)
     # Errors of the family itself, where enough of it was measured: another model's say less.
     family = [run for run in runs if run.is_family]
     judged = family if len(family) >= MIN_CLASS_RUNS else runs
@@ -153,7 +188,17 @@ def _correction(
             if error is not None:
                 held_out[run.key] = error
     band = max((math.expm1(abs(error)) for error in held_out.values()), default=assumed)
-    return Correction(factors_of(runs), len(runs), math.hypot(band, extra), held_out)
+    ratios = {key: math.exp(error) for key, error in set_aside.items()}
+    return Correction(factors, len(runs), math.hypot(band, extra), held_out, ratios)
+
+
+def _contradicted(runs: list[MeasuredRun], roughly: FactorsOf, error_of: ErrorOf) -> set[str]:
+    return contradicted(_errors(runs, roughly(runs), error_of)) if len(runs) >= MIN_VOICES else set()
+
+
+def _errors(runs: list[MeasuredRun], factors: Factors, error_of: ErrorOf) -> dict[str, float]:
+    errors = {run.key: error_of(run, factors) for run in runs}
+    return {key: error for key, error in errors.items() if error is not None}
 
 
 def _time_error(run: MeasuredRun, factors: Factors) -> float:
@@ -162,12 +207,12 @@ def _time_error(run: MeasuredRun, factors: Factors) -> float:
     return math.log(run.step_seconds / corrected(run.time, factors).step_seconds)
 
 
-def _time_factors(runs: list[MeasuredRun]) -> Factors:
+def _time_factors(runs: list[MeasuredRun], *, share: float, is_robust: bool = False) -> Factors:
     """One factor for all classes, or from three runs on one for each class that any of them spends time in."""
     names = [name for name in CLASS_SIGMAS if any(run.time is not None and run.time.parts.get(name) for run in runs)]
     noises = np.array([math.hypot(TIME_NOISE if run.is_family else FOREIGN_TIME_NOISE, run.spread) for run in runs])
     classes = names if len(runs) >= MIN_CLASS_RUNS else []
-    sigmas = np.array([SCALE_SIGMA, *(CLASS_SIGMAS[name] for name in classes)])
+    sigmas = np.array([SCALE_SIGMA, *(share * CLASS_SIGMAS[name] for name in classes)])
 
     def factors(values: Floats) -> Factors:
         stray = dict(zip(classes, values[1:], strict=True))
@@ -175,27 +220,12 @@ def _time_factors(runs: list[MeasuredRun]) -> Factors:
 
     def misses(values: Floats) -> Floats:
         found = factors(values)
-        errors = np.array([_time_error(run, found) for run in runs])
-        return np.concatenate([errors / noises, values / sigmas])
+        errors = np.array([_time_error(run, found) for run in runs]) / noises
+        return np.concatenate([heavy_tailed(errors) if is_robust else errors, values / sigmas])
 
     start = np.zeros(len(sigmas))
     start[0] = statistics.median(_time_error(run, {}) for run in runs)
-    return factors(_least_squares(misses, start))
-
-
-def _least_squares(misses: Callable[[Floats], Floats], start: Floats) -> Floats:
-    """Gauss-Newton with the step halved until it helps; a handful of unknowns."""
-    values = start
-    for _ in range(50):
-        here = misses(values)
-        slopes = np.stack([(misses(values + step) - here) / 1e-5 for step in 1e-5 * np.eye(len(values))], axis=1)
-        change = np.linalg.lstsq(slopes, -here, rcond=None)[0]
-        while np.sum(misses(values + change) ** 2) > np.sum(here**2) and np.abs(change).max() > 1e-9:
-            change = change / 2
-        values = values + change
-        if np.abs(change).max() < 1e-7:
-            break
-    return values
+    return factors(least_squares(misses, start))
 
 
 def _memory_error(run: MeasuredRun, factors: Factors) -> float | None:

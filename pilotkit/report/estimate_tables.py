@@ -182,7 +182,9 @@ def _comparison_row(row: Mapping[str, Any]) -> list[str]:
         raw, better, measured = (row[f"step_{name}_seconds"] for name in ("estimated", "corrected", "measured"))
         error = row["held_out_error"]
         cells += [format_seconds(raw), format_seconds(better), format_seconds(measured)]
-        cells += [f"{100 * (measured / better - 1):+.1f} %", "" if error is None else f"{100 * error:+.1f} %"]
+        held_out = "" if error is None else f"{100 * error:+.1f} %"
+        # Records of before have no such mark.
+        cells += [f"{100 * (measured / better - 1):+.1f} %", "set aside" if row.get("is_set_aside") else held_out]
         found = max(row["attributed_seconds"].items(), key=lambda item: abs(item[1]), default=None)
         where = f"{found[0]} {format_seconds(found[1])}" if found is not None else ""
     else:

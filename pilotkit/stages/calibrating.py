@@ -84,7 +84,8 @@ def calibrated_for(run: Run, history: History, hardware: Mapping[str, Any]) -> C
         )
         for found in pool.comparisons
     ]
-    return Calibrated(calibrate(runs, carried_from=pool.carried_from), pool, runs)
+    knows = bool(hardware.get("efficiencies")) and not pool.carried_from
+    return Calibrated(calibrate(runs, carried_from=pool.carried_from, knows_device=knows), pool, runs)
 
 
 def _table(run: Run, plain: Mapping[str, Any]) -> list[Measurement]:
@@ -204,6 +205,19 @@ def _rates_there(run: Run, found: Comparison, hardware: Mapping[str, Any]) -> Ra
     return Rates(found.rates["peak_flops"], found.rates["memory_bandwidth"], link, run.config.estimate.kernel_seconds)
 
 
+def set_aside_notes(calibrated: Calibrated) -> list[str]:
+    """A line for each measured run that the others contradict, and what may be behind it."""
+    sources = {found.key: f"{found.source} ({found.words})" for found in calibrated.pool.comparisons}
+    known = {"time": calibrated.calibration.time, "memory": calibrated.calibration.memory}
+    return [
+        f"measured run set aside, {sources[key]}: its {what} is {ratio:.2f} times what the other {found.num_runs} say. "
+        "It corrects nothing; look whether something else ran on its device, or whether its figures have another unit"
+        for what, found in known.items()
+        if found is not None
+        for key, ratio in found.set_aside.items()
+    ]
+
+
 def comparison_rows(calibrated: Calibrated) -> list[dict[str, Any]]:
     """Every run of the pool: estimated, corrected and measured, what is left, and where it lies."""
     calibration = calibrated.calibration
@@ -222,6 +236,7 @@ def comparison_rows(calibrated: Calibrated) -> list[dict[str, Any]]:
                 "step_measured_seconds": one.step_seconds,
                 "attributed_seconds": attributed(one.time, calibration.time.factors, step_seconds=one.step_seconds),
                 "held_out_error": calibration.time.held_out.get(found.key),
+                "is_set_aside": found.key in calibration.time.set_aside,
             }
         for name, pair, factor in (
             ("allocated", one.allocated, calibration.allocated(1.0)),

@@ -20,7 +20,7 @@ from pilotkit.launch.outcome import Outcome
 from pilotkit.records import atomic, shared_traces
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.report.estimate_tables import answer_tables, comparison_table, estimate_table, grid_table
-from pilotkit.stages.calibrating import History, comparison_rows, learn, overhead_for
+from pilotkit.stages.calibrating import History, comparison_rows, learn, overhead_for, set_aside_notes
 from pilotkit.stages.judging import Judge
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
@@ -123,7 +123,7 @@ def _own_shape(run: Run, judge: Judge, result: Mapping[str, Any]) -> tuple[Metri
     )
     metrics.add("given", memory_limit_bytes=hardware.memory_bytes, world_size=world_size)
     time = judge.time(result, num_devices=world_size)
-    warnings = [*judge.history.notes, *result["details"]["notes"]]
+    warnings = [*judge.history.notes, *set_aside_notes(judge.calibrated()), *result["details"]["notes"]]
     if isinstance(time, StepTime):
         _add_time(run, judge, metrics, time)
     else:

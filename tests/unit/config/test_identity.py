@@ -29,6 +29,7 @@ Changed = Callable[..., PilotConfig]
         {"reservation.days": 30.0},
         {"report.open_browser": True},
         {"hardware.sources": {"memory_bytes": "a better source"}},
+        {"hardware.efficiencies": {"matmul": 0.5}},
     ],
     ids=lambda values: next(iter(values)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -57,21 +58,73 @@ def test_a_run_that_was_held_out_is_met_within_five_percent(left_out: int) -> No
 
 
 def test_the_band_is_the_largest_error_of_runs_left_out() -> None:
-    runs = [_run(mix, key=str(index)) for index, mix in enumerate(MIXES)]
-    spoilt = MeasuredRun("spoilt", runs[0].time, 2 * (runs[0].step_seconds or 0), None, None, None)
-    clean, disturbed = calibrate(runs).time, calibrate([*runs, spoilt]).time
+    clean = calibrate([_run(mix, key=str(index)) for index, mix in enumerate(MIXES)]).time
     assert clean is not None
-    assert disturbed is not None
     assert not clean.is_band_assumed
     assert set(clean.held_out) == {str(index) for index in range(len(MIXES))}
     assert clean.band < 0.05
-    assert disturbed.band > 0.5
+    assert clean.set_aside == {}
+    rough = calibrate([_run(mix, key=str(index), noise=0.08 * (-1) ** index) for index, mix in enumerate(MIXES)]).time
+    assert rough is not None
+    assert rough.set_aside == {}
+    assert rough.band > 0.08
+
+
+@pytest.mark.parametrize(("factor", "num_others"), [(0.5, 6), (1.4, 6), (2.0, 6), (0.5, 3), (2.0, 3)])
+def test_a_run_that_the_others_contradict_is_set_aside(factor: float, num_others: int) -> None:
+    """A shared machine, a debugger, a wrong unit: it corrects nothing, widens no band, and is named with its ratio."""
+    runs = [_run(mix, key=str(index)) for index, mix in enumerate(MIXES)][:num_others]
+    seconds = _run(MIXES[3]).step_seconds
+    assert seconds is not None
+    spoilt = MeasuredRun("spoilt", _time(MIXES[3]), factor * seconds, None, None, None)
+    clean, disturbed = calibrate(runs).time, calibrate([*runs, spoilt]).time
+    assert disturbed is not None
+    assert clean is not None
+    assert disturbed.factors == pytest.approx(clean.factors)
+    assert (disturbed.num_runs, disturbed.band) == (num_others, pytest.approx(clean.band))
+    assert disturbed.set_aside == {"spoilt": pytest.approx(factor, rel=0.1)}
+
+
+def test_two_that_contradict_each_other_are_both_kept() -> None:
+    """Nobody has a majority: the band says how little is known."""
+    runs = [_run(MIXES[0], key="a"), _run(MIXES[1], key="b"), _run(MIXES[2], key="c", noise=1.0)]
+    found = calibrate(runs).time
+    assert found is not None
+    assert (found.num_runs, found.set_aside) == (3, {})
+    assert found.band > 0.3
+
+
+def test_a_family_of_its_own_is_contradicted_by_no_other_family() -> None:
+    foreign = [_run(mix, key=str(index), is_family=False) for index, mix in enumerate(MIXES[1:])]
+    own = MeasuredRun("own", _time(MIXES[0]), 2 * (_run(MIXES[0]).step_seconds or 0), None, None, None)
+    found = calibrate([*foreign, own]).time
+    assert found is not None
+    assert (found.num_runs, found.set_aside) == (7, {})
+
+
+def test_classes_stray_less_on_a_device_whose_efficiencies_were_measured() -> None:
+    """Three runs that differ from what is known say more of the whole than of one class."""
+    runs = [_run(mix) for mix in MIXES[:3]]
+    loose, tight = calibrate(runs).time, calibrate(runs, knows_device=True).time
+    assert loose is not None
+    assert tight is not None
+    spreads = [max(found.factors.values()) / min(found.factors.values()) for found in (loose, tight)]
+    assert spreads[0] > 1.6 > 1.5 > spreads[1]
+
+
+def test_memory_that_the_others_contradict_is_set_aside() -> None:
+    runs = [dataclasses.replace(_held(1.02, 1.10, 1.5), key=str(index)) for index in range(4)]
+    spoilt = dataclasses.replace(_held(1.02, 2.2, 1.5), key="spoilt")
+    found = calibrate([*runs, spoilt]).memory
+    assert found is not None
+    assert found.factors == pytest.approx(getattr(calibrate(runs).memory, "factors", {}))
+    assert found.set_aside == {"spoilt": pytest.approx(2.0, rel=0.001)}
 
 
 def test_another_family_counts_less() -> None:
     own = [_run(mix) for mix in MIXES[:3]]
     raw = _time(MIXES[3])
-    foreign = MeasuredRun("other", raw, 3 * corrected(raw, TRUE).step_seconds, None, None, None, is_family=False)
+    foreign = MeasuredRun("other", raw, 1.1 * corrected(raw, TRUE).step_seconds, None, None, None, is_family=False)
     same = MeasuredRun("other", raw, foreign.step_seconds, None, None, None)
     target = _time(MIXES[4])
     truth = corrected(target, TRUE).step_seconds

@@ -105,6 +105,21 @@ def test_measured_runs_correct_time_memory_overhead_and_the_limit(make_run: Call
     assert workers.calls == [("estimate", 1, False)]
 
 
+def test_a_measured_run_that_the_others_contradict_is_named_and_corrects_nothing(
+    make_run: Callable[..., Run], workers: Any
+) -> None:
+    workers.outcomes["estimate"] = Outcome("ok", 1.0, result=_result())
+    run = make_run("estimate", H100)
+    for key, seconds in (("a", 3.0), ("b", 3.0), ("c", 3.0), ("d", 4.5)):
+        write_comparison(run.output_dir, _measured(key, seconds=seconds))
+    found = estimate.run(run)
+    assert found.metrics.values["step_seconds"] == pytest.approx(3.0, rel=0.001)
+    (warning,) = found.details["warnings"]
+    assert warning.startswith("measured run set aside, pilot d (")
+    assert "its time is 1.50 times what the other 3 say" in warning
+    assert [row["is_set_aside"] for row in found.details["compared"]] == [False, False, False, True]
+
+
 def test_hardware_is_compared_at_its_fewest_devices_and_price(make_run: Callable[..., Run], workers: Any) -> None:
     by_devices = [
         {
