@@ -277,6 +277,8 @@ class ReplayOptions:
     """Relative difference of step times that still counts as noise."""
     warmup_steps: Dict[str, int] = field(default_factory=dict)
     """Filled in from the record: how many warm-up steps each phase took. The clock decides that, and losses follow."""
+    rows_of: Optional[str] = None
+    """Filled in: the folder of the run that is run again, whose look at the rows says which are the longest."""
 
 
 @dataclass

@@ -258,6 +258,10 @@ class RunDir:
         return self.path / "asked.json"
 
     @property
+    def row_lengths(self) -> Path:
+        return self.path / "row_lengths.json"
+
+    @property
     def estimate_csv(self) -> Path:
         return self.path / "estimate.csv"
 

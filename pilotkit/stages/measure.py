@@ -25,7 +25,7 @@ def run(run: Run) -> StageResult:
         *step_warnings(found, max_spread=run.config.measure.max_spread, time=timing),
         *_loader_warnings(run, found),
         *_length_warnings(run, found),
-        *_memory_warnings(found, memory),
+        *_memory_warnings(found, memory, num_eval_batches=run.config.train.num_eval_batches),
     ]
     for warning in warnings:
         run.console.line(f"  note: {warning}")
@@ -59,16 +59,24 @@ def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:
     share = found.get("full_rows_share", 1.0)
     if share == 1.0:
         return []
-    looked, seq_len = found["num_rows_looked_at"], run.config.train.seq_len
+    looked, in_all, seq_len = found["num_rows_looked_at"], found["num_rows"], run.config.train.seq_len
+    rows = f"{looked:.0f} rows" if looked == in_all else f"{looked:.0f} rows looked at (of {in_all:.0f})"
     text = (
-        f"{100 * share:.3g} % of {looked:.0f} rows reach train.seq_len = {seq_len} (mean "
+        f"{100 * share:.3g} % of {rows} reach train.seq_len = {seq_len} (mean "
         f"{found['mean_row_tokens']:.4g} tokens, longest {found['longest_row_tokens']:.0f}): "
         "tokens per second count the padding up to it"
     )
-    return [text if share else f"{text}; no row is that long, lower train.seq_len or look at the data"]
+    if share:
+        return [text]
+    if looked == in_all:
+        return [f"{text}; no row is that long, lower train.seq_len or look at the data"]
+    return [
+        f"{text}; none of these is that long, and the memory of a longer one was not measured: give the look more time "
+        "(measure.loader_seconds), or lower train.seq_len if there is none"
+    ]
 
 
-def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:
+def _memory_warnings(found: dict[str, float], memory: dict[str, Any], *, num_eval_batches: int) -> list[str]:
     """Training that fits is not a run that fits: evaluation or a save may need more than a step does."""
     warnings = []
     decides = memory["deciding_phase"] != "steps"
@@ -76,8 +84,12 @@ def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[st
         peak, steps = format_bytes(found["largest_peak_bytes"]), format_bytes(found["peak_allocated_bytes"])
         warnings.append(f"{memory['deciding_phase']} needs more memory than a later step: {peak}, and {steps} in steps")
     if memory["eval_grows"]:
-        growth = format_bytes(found["eval_growth_bytes"])
-        warnings.append(f"the memory of evaluation grows by {growth} with every batch: something keeps its results")
+        growth = found["eval_growth_bytes"]
+        whole = found["evaluation_peak_bytes"] + growth * num_eval_batches
+        warnings.append(
+            f"the memory of evaluation grows by {format_bytes(growth)} with every batch: something keeps its results; "
+            f"with the {num_eval_batches} of train.num_eval_batches it comes to {format_bytes(whole)} (projected)"
+        )
     settings = memory.get("allocator_settings", "")
     if "max_split_size_mb" in settings and "expandable_segments:True" in settings:
         warnings.append(

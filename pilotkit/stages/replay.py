@@ -30,7 +30,7 @@ def run(run: Run) -> StageResult:
     again = dataclasses.replace(
         config,
         output_dir=str(run.run_dir.again),
-        replay=dataclasses.replace(config.replay, warmup_steps=_warmup_steps(folder, before)),
+        replay=dataclasses.replace(config.replay, warmup_steps=_warmup_steps(folder, before), rows_of=str(folder.path)),
         # Whatever the record was made under: a drift is a finding here, not a reason to stop.
         lock=dataclasses.replace(config.lock, mode="write", path=None),
     )

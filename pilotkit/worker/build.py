@@ -23,12 +23,12 @@ from pilotkit.train.factories import resolve
 from pilotkit.train.optimizer import build_optimizer
 from pilotkit.train.parallelism import parallelize
 from pilotkit.train.precision import PrecisionPolicy
-from pilotkit.train.rows import RowStream
+from pilotkit.train.rows import RowSource, RowStream
 from pilotkit.train.scheduler import build_scheduler
 from pilotkit.train.seeding import seed_everything
 from pilotkit.train.trainer import Trainer
 from pilotkit.units import format_bytes
-from pilotkit.worker.lengths import ChosenRows, RowLengths, look_at_lengths
+from pilotkit.worker.lengths import ChosenRows, RowLengths, lengths_of_run
 from pilotkit.worker.session import Session
 
 
@@ -68,14 +68,12 @@ def build(
 
     `grad_accum_steps` None takes the intended run's; another world size needs another for the same rows a step.
     `row_seed` orders the rows, and seeds dropout once the weights are there; None is `train.seed` for all of it.
-    `longest_rows` trains on the longest rows alone, where rows differ: they decide whether the run fits.
+    `longest_rows` trains and evaluates on the longest rows alone, where rows differ: they decide whether the run fits.
     """
     config = session.config
     train = config.train
     seed_everything(train.seed, rank=session.rank, deterministic=train.deterministic)
-    started = time.perf_counter()
     data = open_data(session, row_seed=row_seed, longest_rows=longest_rows)
-    data_open_seconds = time.perf_counter() - started
     started = time.perf_counter()
     precision = precision_policy(config)
     if config.optimizer.name == adamw8bit.NAME:
@@ -130,7 +128,7 @@ def build(
         seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     seconds = time.perf_counter() - started
-    return Built(trainer, seconds, data_open_seconds, num_params, data.batch_bytes, data.lengths)
+    return Built(trainer, seconds, data.seconds, num_params, data.batch_bytes, data.lengths)
 
 
 def precision_policy(config: PilotConfig) -> PrecisionPolicy:
@@ -209,32 +207,33 @@ def _check_row(row: object, config: PilotConfig) -> None:
 
 @dataclass(frozen=True)
 class OpenedData:
-    """The rows of this rank, the evaluation set, the bytes of one micro-batch; how long rows are, if it was asked."""
+    """The rows of this rank, the evaluation set, the bytes of one micro-batch; how long rows are, if it was asked.
+
+    `seconds` is what the factories took and the first row, without that look.
+    """
 
     train_rows: RowStream
     eval_dataset: Any
     batch_bytes: int
+    seconds: float
     lengths: RowLengths | None
 
 
 def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bool = False) -> OpenedData:
     """Rows come in the order of `row_seed`; with `longest_rows` only the longest do, where rows differ."""
     config = session.config
+    started = time.perf_counter()
     factory = resolve(config.data.factory, key="data.factory")
     options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
-    dataset = factory(split="train", **options)
+    dataset, eval_dataset = factory(split="train", **options), factory(split="eval", **options)
     row = dataset[0]
+    seconds = time.perf_counter() - started
     _check_row(row, config)
     lengths = None
     if longest_rows:
-        lengths = look_at_lengths(
-            dataset,
-            seq_len=config.train.seq_len,
-            seed=config.train.seed,
-            seconds=config.measure.loader_seconds,
-        )
-    if lengths is not None and lengths.longest_rows:
-        dataset = ChosenRows(dataset, lengths.longest_rows)
+        found = lengths_of_run(session, {"train": dataset, "eval": eval_dataset})
+        lengths = found["train"]
+        dataset, eval_dataset = _longest(dataset, lengths), _longest(eval_dataset, found["eval"])
         row = dataset[0]
     row_bytes = sum(value.nbytes for value in row.values() if isinstance(value, torch.Tensor))
     batch_bytes = row_bytes * config.train.micro_batch_size
@@ -250,7 +249,11 @@ def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bo
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=config.data.pin_memory,
     )
-    return OpenedData(rows, factory(split="eval", **options), batch_bytes, lengths)
+    return OpenedData(rows, eval_dataset, batch_bytes, seconds, lengths)
+
+
+def _longest(rows: RowSource, lengths: RowLengths) -> RowSource:
+    return ChosenRows(rows, lengths.longest_rows) if lengths.longest_rows else rows
 
 
 def _check_shared_memory(session: Session, batch_bytes: int) -> None:

@@ -25,7 +25,7 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
     train = session.config.train
     refuse_other_tenants(session)
     dp_replicate, dp_shard = mesh_of(session, strategy=strategy)
-    built = build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard)
+    built = build(session, strategy=strategy, dp_replicate=dp_replicate, dp_shard=dp_shard, longest_rows=True)
     attempt = Attempt(session, built, every_steps=options.checkpoint_every_steps)
     num_counted = attempt.resume()
     session.device.reset_peak()

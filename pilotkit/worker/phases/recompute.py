@@ -26,7 +26,7 @@ def recompute(session: Session, *, mode: str) -> dict[str, Any]:
     """Warm up, count steps, then count the memory of one more."""
     config = constant_rate(session.config, precision=session.config.precision, mode=mode)
     session = dataclasses.replace(session, config=config)
-    built = build(session, strategy="single")
+    built = build(session, strategy="single", longest_rows=True)
     steps = run_timed_steps(
         session,
         built,

@@ -35,6 +35,15 @@ def test_an_evaluation_that_keeps_its_results_grows(fault: str, make_run_dir: Ma
     )
 
 
+def test_a_little_of_every_batch_is_much_of_a_whole_evaluation(make_run_dir: MakeRunDir) -> None:
+    """Case R47: what is kept of a batch is below 1 % of the peak, and an evaluation has many."""
+    values = {"model.kwargs": {"fault": "keep logits", "width": 4096}, "measure.checkpoint_peak": False}
+    few = _result(make_run_dir({**values, "train.num_eval_batches": 2}, phase="measure"), "measure")
+    many = _result(make_run_dir({**values, "train.num_eval_batches": 1000}, phase="measure"), "measure")
+    assert 0 < few["metrics"]["eval_growth_bytes"] < 0.005 * few["metrics"]["evaluation_peak_bytes"]
+    assert (few["memory"]["eval_grows"], many["memory"]["eval_grows"]) == (False, True)
+
+
 @pytest.mark.parametrize(("fault", "leaks"), [("", []), ("leave autocast", ["head"])])
 def test_a_module_that_leaves_the_precision_is_named(fault: str, leaks: list[str], make_run_dir: MakeRunDir) -> None:
     values = {**BF16_MIXED, "model.kwargs": {"fault": fault}, "numerics.num_steps": 2, "numerics.num_noise_seeds": 1}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure
 from pilotkit.stages import measure
@@ -47,17 +49,49 @@ def test_numbers_and_their_doubts(make_run: Callable[..., Run], workers: Any, sa
 
 
 def test_rows_that_are_shorter_and_an_allocator_at_odds_with_itself(make_run: Callable[..., Run], workers: Any) -> None:
-    lengths = {"full_rows_share": 0.25, "num_rows_looked_at": 200, "mean_row_tokens": 70.0, "longest_row_tokens": 128}
+    lengths = {
+        "full_rows_share": 0.25,
+        "num_rows": 200,
+        "num_rows_looked_at": 200,
+        "mean_row_tokens": 70.0,
+        "longest_row_tokens": 128,
+    }
     settings = "expandable_segments:True,max_split_size_mb:128"
     memory = {"deciding_phase": "steps", "eval_grows": True, "allocator_settings": settings}
-    metrics = {**RESULT["metrics"], **lengths, "step_spread": 0.0, "num_measured_steps": 10, "eval_growth_bytes": 2048}
+    evaluation = {"eval_growth_bytes": 2048, "evaluation_peak_bytes": 4096}
+    metrics = {**RESULT["metrics"], **lengths, **evaluation, "step_spread": 0.0, "num_measured_steps": 10}
     workers.outcomes["measure"] = Outcome("ok", 1.0, result={**RESULT, "metrics": metrics, "memory": memory})
     assert measure.run(make_run("measure")).details["warnings"] == [
         "25 % of 200 rows reach train.seq_len = 128 (mean 70 tokens, longest 128): tokens per second count the padding "
         "up to it",
-        "the memory of evaluation grows by 2.00 KiB with every batch: something keeps its results",
+        "the memory of evaluation grows by 2.00 KiB with every batch: something keeps its results; with the 8 of "
+        "train.num_eval_batches it comes to 20.00 KiB (projected)",
         f"the allocator was started with {settings}: max_split_size_mb is made for segments that do not expand, and "
         "both together have let reserved memory grow; drop max_split_size_mb",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "rows", "end"),
+    [
+        (200, "200 rows", "no row is that long, lower train.seq_len or look at the data"),
+        (
+            100,
+            "100 rows looked at (of 200)",
+            "none of these is that long, and the memory of a longer one was not measured: give the look more time "
+            "(measure.loader_seconds), or lower train.seq_len if there is none",
+        ),
+    ],
+)
+def test_no_row_is_called_full_that_was_not_seen(
+    make_run: Callable[..., Run], workers: Any, looked_at: int, rows: str, end: str
+) -> None:
+    lengths = {"full_rows_share": 0.0, "num_rows": 200, "mean_row_tokens": 70.0, "longest_row_tokens": 100}
+    metrics = {**RESULT["metrics"], **lengths, "num_rows_looked_at": looked_at, "step_spread": 0.0}
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result={**RESULT, "metrics": metrics})
+    assert measure.run(make_run("measure")).details["warnings"][1:] == [
+        f"0 % of {rows} reach train.seq_len = 128 (mean 70 tokens, longest 100): tokens per second count the "
+        f"padding up to it; {end}",
     ]
 
 
