@@ -6,10 +6,12 @@ from typing import Any
 
 from pilotkit.stages.numbers import as_metrics, step_warnings
 from pilotkit.stages.run import Run, StageResult, not_ok
-from pilotkit.units import format_bytes
+from pilotkit.units import format_bytes, format_seconds
 
 # A peak that is larger by less than this is the same one.
 WORTH_TELLING = 1.01
+# Share of a step without a batch.
+WORTH_A_WARNING = 0.1
 
 
 def run(run: Run) -> StageResult:
@@ -47,11 +49,26 @@ def _loader_warnings(run: Run, found: dict[str, float]) -> list[str]:
     needed = run.arithmetic.grad_accum_steps / max(found["step_mean_seconds"] - found["data_wait_seconds"], 1e-9)
     rate = found["loader_batches_per_second"]
     if rate >= needed:
-        return []
+        return _stall_warnings(found)
     return [
         f"the loader delivers at most {rate:.3g} batches a second and training could take {needed:.3g}: "
         f"{100 * found['data_wait_share']:.0f} % of a step is spent waiting for data; raise data.num_workers"
     ]
+
+
+def _stall_warnings(found: dict[str, float]) -> list[str]:
+    """A loader that is fast enough on average, and comes late all the same: in bursts, or for want of a core."""
+    if found.get("data_wait_share", 0.0) <= WORTH_A_WARNING:
+        return []
+    return [
+        f"{100 * found['data_wait_share']:.0f} % of a step is spent waiting for data, though the loader delivers "
+        f"{found['loader_batches_per_second']:.3g} batches a second by itself (a wait is {_seconds(found, 'p50')} at "
+        f"the median, {_seconds(found, 'p99')} at the 99th percentile): raise data.num_workers or data.prefetch_factor"
+    ]
+
+
+def _seconds(found: dict[str, float], percentile: str) -> str:
+    return format_seconds(found[f"data_wait_{percentile}_seconds"])
 
 
 def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:

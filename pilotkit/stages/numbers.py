@@ -33,6 +33,11 @@ def step_warnings(found: Mapping[str, float], *, max_spread: float, time: Mappin
         )
     if found["num_measured_steps"] < 5:
         warnings.append(f"only {found['num_measured_steps']:.0f} steps were counted")
+    if found.get("num_skipped_steps"):
+        warnings.append(
+            f"the loss scaler skipped {found['num_skipped_steps']:.0f} of {found['num_measured_steps']:.0f} counted "
+            "steps for an overflow: their optimizer did nothing"
+        )
     if found.get("num_alloc_retries"):
         warnings.append(f"the allocator had to retry {found['num_alloc_retries']:.0f} times: memory was all but full")
     return warnings

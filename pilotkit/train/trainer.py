@@ -49,11 +49,13 @@ no_sections = NoSections()
 class NonFiniteLoss(PilotkitError):
     """The loss or the gradient norm is infinite or NaN. Raised by every rank in the same step."""
 
-    def __init__(self, *, step: int, rank: int, quantity: str, value: float) -> None:
-        """`rank` is the first rank where it was seen; a gradient norm is that of all ranks together."""
+    def __init__(self, *, step: int, rank: int | None, quantity: str, value: float) -> None:
+        """`rank` is the first rank where it was seen. None: gradients were already those of all ranks together, which
+        no longer tell where it came from."""
         self.step = step
         self.rank = rank
-        super().__init__(f"step {step}: the {quantity} is {value} (first on rank {rank}); every rank stops here")
+        where = "over all ranks together" if rank is None else f"first on rank {rank}"
+        super().__init__(f"step {step}: the {quantity} is {value} ({where}); every rank stops here")
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,8 @@ class Trainer:
             rank = int(bad[0]) if len(bad) else 0
             raise NonFiniteLoss(step=self.step, rank=rank, quantity="loss", value=float(losses[rank]))
         if grad_norm is not None and not math.isfinite(grad_norm):
-            raise NonFiniteLoss(step=self.step, rank=self.rank, quantity="gradient norm", value=grad_norm)
+            source = self.rank if self.world_size == 1 else None
+            raise NonFiniteLoss(step=self.step, rank=source, quantity="gradient norm", value=grad_norm)
         return mean
 
 

@@ -30,6 +30,8 @@ class TimedSteps:
     warmup_compilations: list[Compilation] = field(default_factory=list)
     counted_compilations: list[Compilation] = field(default_factory=list)
     compile_limits: list[str] = field(default_factory=list)
+    num_skipped_steps: int | None = None
+    """Counted steps of this attempt that the loss scaler skipped; None without one."""
     is_cut_short: bool = False
     """Whether `is_over` ended them before all were counted."""
 
@@ -90,8 +92,13 @@ def run_timed_steps(
         warmup_compilations=compiled_before.compilations,
         counted_compilations=compiled_later.compilations,
         compile_limits=sorted({*compiled_before.at_limit(), *compiled_later.at_limit()}),
+        num_skipped_steps=None if trainer.scaler is None else _num_skipped(results[len(warmup.step_seconds) :]),
         is_cut_short=is_cut_short,
     )
+
+
+def _num_skipped(results: list[StepResult]) -> int:
+    return sum(result.skipped for result in results)
 
 
 def _settled_everywhere(session: Session, seconds: list[float], *, window: int) -> bool:

@@ -94,6 +94,8 @@ def time_metrics(steps: TimedSteps, *, tokens_per_step: int, world_size: int) ->
     at_epochs = [wait for wait, starts in zip(waits, steps.epoch_starts, strict=bool(waits)) if starts]
     if at_epochs:
         metrics["data_wait_epoch_start_seconds"] = statistics.fmean(at_epochs)
+    if steps.num_skipped_steps is not None:
+        metrics["num_skipped_steps"] = steps.num_skipped_steps
     metrics.update(compile_metrics(steps.warmup_compilations, steps.counted_compilations))
     return metrics
 

@@ -92,12 +92,15 @@ def _overflow_on_one_shard(out: Path) -> dict[str, Any]:
     }
 
 
-def _nan_on_rank_1(out: Path, *, strategy: str) -> dict[str, Any]:
+def _nan_on_rank_1(out: Path, *, strategy: str, only_gradient: bool = False) -> dict[str, Any]:
     model = build_model()
     trainer = build_trainer(strategy=strategy, model=model)
     run_steps(trainer, 2)
     if dist.get_rank() == 1:
-        model.register_forward_hook(lambda module, args, output: output._replace(loss=output.loss * float("nan")))
+        if only_gradient:
+            model.norm.bias.register_hook(lambda grad: grad * float("inf"))
+        else:
+            model.register_forward_hook(lambda module, args, output: output._replace(loss=output.loss * float("nan")))
     try:
         trainer.train_step()
     except NonFiniteLoss as error:
@@ -248,6 +251,7 @@ SCENARIOS = {
     "continues_hsdp": lambda out: _continues(out, strategy="hsdp", dp_replicate=1),
     "overflow": _overflow_on_one_shard,
     "nan_ddp": lambda out: _nan_on_rank_1(out, strategy="ddp"),
+    "inf_gradient_ddp": lambda out: _nan_on_rank_1(out, strategy="ddp", only_gradient=True),
     "nan_fsdp": lambda out: _nan_on_rank_1(out, strategy="fsdp"),
     "unused": _unused_parameter,
     "unused_in_even_steps": lambda out: _unused_parameter(out, used_in_odd_steps=True),

@@ -213,6 +213,12 @@ def test_all_ranks_stop_together_and_name_the_rank(scenario, two_ranks):
     assert two_ranks[scenario] == [expected, expected]
 
 
+def test_a_gradient_that_was_summed_over_ranks_names_none(two_ranks):
+    for found in two_ranks["inf_gradient_ddp"]:
+        assert (found["step"], found["rank"]) == (3, None)
+        assert found["message"].endswith("(over all ranks together); every rank stops here")
+
+
 def test_overflow_on_one_shard_is_skipped_on_every_rank(two_ranks):
     for found in two_ranks["overflow"]:
         assert found["skipped"] == [True, False]

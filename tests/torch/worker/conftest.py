@@ -45,6 +45,8 @@ class Mine(nn.Module):
         if self.fault == "keep logits" and not self.training:
             self.kept.append(logits)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        if self.fault == "overflow" and self.training:
+            loss = loss + (loss - loss.detach()) * 1e30  # only its gradient
         if self.fault == "nan in evaluation" and not self.training:
             loss = loss * float("nan")
         if self.fault == "raise":

@@ -44,6 +44,15 @@ def test_a_little_of_every_batch_is_much_of_a_whole_evaluation(make_run_dir: Mak
     assert (few["memory"]["eval_grows"], many["memory"]["eval_grows"]) == (False, True)
 
 
+@pytest.mark.parametrize(("fault", "skipped"), [("", 0), ("overflow", 3)])
+def test_counted_steps_that_the_scaler_skipped(fault: str, skipped: int, make_run_dir: MakeRunDir) -> None:
+    """Case R55."""
+    values = {"precision.compute_dtype": "float16", "precision.grad_scaler": True, "model.kwargs": {"fault": fault}}
+    for phase in ("measure", "pilot_single"):
+        assert _result(make_run_dir(values, phase=phase), phase)["metrics"]["num_skipped_steps"] == skipped
+    assert "num_skipped_steps" not in _result(make_run_dir(phase="measure"), "measure")["metrics"]
+
+
 @pytest.mark.parametrize(("fault", "leaks"), [("", []), ("leave autocast", ["head"])])
 def test_a_module_that_leaves_the_precision_is_named(fault: str, leaks: list[str], make_run_dir: MakeRunDir) -> None:
     values = {**BF16_MIXED, "model.kwargs": {"fault": fault}, "numerics.num_steps": 2, "numerics.num_noise_seeds": 1}

@@ -95,6 +95,30 @@ def test_no_row_is_called_full_that_was_not_seen(
     ]
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.7, True), (0.05, False)])
+def test_a_loader_that_comes_in_bursts_is_told(
+    make_run: Callable[..., Run], workers: Any, share: float, told: bool
+) -> None:
+    """Case R86: on average it is fast enough."""
+    waits = {"data_wait_share": share, "data_wait_p50_seconds": 0.001, "data_wait_p99_seconds": 0.7}
+    metrics = {**RESULT["metrics"], **waits, "step_spread": 0.0, "num_measured_steps": 10}
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result={**RESULT, "metrics": metrics})
+    text = (
+        "70 % of a step is spent waiting for data, though the loader delivers 5 batches a second by itself (a wait is "
+        "1.0 ms at the median, 700.0 ms at the 99th percentile): raise data.num_workers or data.prefetch_factor"
+    )
+    assert measure.run(make_run("measure")).details["warnings"] == [text] * told
+
+
+def test_steps_that_the_scaler_skipped_are_told(make_run: Callable[..., Run], workers: Any) -> None:
+    """Case R55: a skipped step takes no optimizer step, and less time."""
+    metrics = {**RESULT["metrics"], "num_skipped_steps": 2, "step_spread": 0.0, "num_measured_steps": 10}
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result={**RESULT, "metrics": metrics})
+    assert measure.run(make_run("measure")).details["warnings"] == [
+        "the loss scaler skipped 2 of 10 counted steps for an overflow: their optimizer did nothing"
+    ]
+
+
 def test_a_run_that_does_not_fit(make_run: Callable[..., Run], workers: Any) -> None:
     workers.outcomes["measure"] = Outcome(
         "does_not_fit", 1.0, failure=Failure("out of memory in a step"), out_of_memory={"requested_bytes": 2048}
