@@ -84,6 +84,16 @@ def compile_metrics(warmup: list[Compilation], counted: list[Compilation]) -> di
     }
 
 
+def length_metrics(compilations: list[Compilation]) -> dict[str, float]:
+    """Of steps on rows of every length, beside steps of one; empty where nothing was compiled."""
+    if not compilations:
+        return {}
+    return {
+        "length_recompile_seconds": sum(found.seconds for found in compilations),
+        "num_length_recompilations": len(compilations),
+    }
+
+
 def _kept() -> list[Any]:
     """What torch remembers of compilations, oldest first."""
     dynamo = sys.modules.get("torch._dynamo.utils")

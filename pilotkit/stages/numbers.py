@@ -53,6 +53,14 @@ def _compile_warnings(found: Mapping[str, float], time: Mapping[str, Any]) -> li
             f"{len(again)} compilations of {names} fell into the counted steps and took "
             f"{format_seconds(found['recompile_seconds'])}{reason}: these times are no steady state"
         )
+    by_length = time.get("length_compilations", ())
+    if by_length:
+        names = ", ".join(sorted({str(item["function"]) for item in by_length}))
+        reason = next((f" ({item['reason']})" for item in by_length if item["reason"]), "")
+        warnings.append(
+            f"rows of other lengths had {names} compiled {len(by_length)} times again, in "
+            f"{format_seconds(found['length_recompile_seconds'])}{reason}: the counted steps are of one length"
+        )
     if time["compile_limits"]:
         names = ", ".join(time["compile_limits"])
         warnings.append(f"torch.compile reached its limit for {names}: new shapes run uncompiled from here on")

@@ -48,10 +48,14 @@ class Built:
     """Bytes of one micro-batch on one rank."""
     lengths: RowLengths | None = None
     """How long the rows are; looked at only with `longest_rows`."""
+    all_rows: RowStream | None = None
+    """The rows as they come, where the trainer has the longest alone."""
 
     def close(self) -> None:
         """End the loader's processes."""
         self.trainer.train_rows.close()
+        if self.all_rows is not None:
+            self.all_rows.close()
 
 
 def build(
@@ -128,7 +132,7 @@ def build(
         seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     seconds = time.perf_counter() - started
-    return Built(trainer, seconds, data.seconds, num_params, data.batch_bytes, data.lengths)
+    return Built(trainer, seconds, data.seconds, num_params, data.batch_bytes, data.lengths, data.all_rows)
 
 
 def precision_policy(config: PilotConfig) -> PrecisionPolicy:
@@ -217,6 +221,8 @@ class OpenedData:
     batch_bytes: int
     seconds: float
     lengths: RowLengths | None
+    all_rows: RowStream | None = None
+    """The rows as they come, where `train_rows` are the longest alone."""
 
 
 def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bool = False) -> OpenedData:
@@ -229,16 +235,23 @@ def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bo
     row = dataset[0]
     seconds = time.perf_counter() - started
     _check_row(row, config)
-    lengths = None
+    lengths = all_rows = None
     if longest_rows:
         found = lengths_of_run(session, {"train": dataset, "eval": eval_dataset})
         lengths = found["train"]
+        all_rows = _stream(session, dataset, row_seed=row_seed) if lengths.longest_rows else None
         dataset, eval_dataset = _longest(dataset, lengths), _longest(eval_dataset, found["eval"])
         row = dataset[0]
     row_bytes = sum(value.nbytes for value in row.values() if isinstance(value, torch.Tensor))
     batch_bytes = row_bytes * config.train.micro_batch_size
     _check_shared_memory(session, batch_bytes)
-    rows = RowStream(
+    rows = _stream(session, dataset, row_seed=row_seed)
+    return OpenedData(rows, eval_dataset, batch_bytes, seconds, lengths, all_rows)
+
+
+def _stream(session: Session, dataset: RowSource, *, row_seed: int | None) -> RowStream:
+    config = session.config
+    return RowStream(
         dataset,
         micro_batch_size=config.train.micro_batch_size,
         seed=config.train.seed if row_seed is None else row_seed,
@@ -249,7 +262,6 @@ def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bo
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=config.data.pin_memory,
     )
-    return OpenedData(rows, eval_dataset, batch_bytes, seconds, lengths)
 
 
 def _longest(rows: RowSource, lengths: RowLengths) -> RowSource:

@@ -97,6 +97,22 @@ def run_timed_steps(
     )
 
 
+def compilations_as_rows_come(built: Built, *, num_steps: int) -> list[Compilation]:
+    """What is compiled in so many steps on rows as they come, where those that were timed are the longest alone: the
+    long run meets every length. Called once steps are timed and an accelerator's memory is read: it changes both."""
+    if built.all_rows is None:
+        return []
+    trainer, longest = built.trainer, built.trainer.train_rows
+    trainer.train_rows = built.all_rows
+    try:
+        with CompileWatch() as watch:
+            for _ in range(num_steps):
+                trainer.train_step()
+    finally:
+        trainer.train_rows = longest
+    return watch.compilations
+
+
 def _num_skipped(results: list[StepResult]) -> int:
     return sum(result.skipped for result in results)
 

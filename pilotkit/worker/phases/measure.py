@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pilotkit.meter.compilation import compile_metrics
+from pilotkit.meter.compilation import at_limit, compile_metrics, length_metrics
 from pilotkit.meter.device_memory import refuse_busy_device
 from pilotkit.meter.device_use import device_memory_metrics, read_device_use
 from pilotkit.meter.flops import count_executed_flops, count_training_flops, mfu
@@ -23,7 +23,7 @@ from pilotkit.worker.build import Built, build
 from pilotkit.worker.loader import loader_rate
 from pilotkit.worker.memory import measure_phases
 from pilotkit.worker.session import Session
-from pilotkit.worker.steps import TimedSteps, run_timed_steps
+from pilotkit.worker.steps import TimedSteps, compilations_as_rows_come, run_timed_steps
 
 NUM_EVAL_BATCHES = 2
 
@@ -42,9 +42,12 @@ def measure(session: Session) -> dict[str, Any]:
         num_measured_steps=options.num_measured_steps,
         label="measure",
     )
+    on_device = device_memory_metrics(session.device)
+    # Ahead of whatever counts operators: torch leaves a function uncompiled for good that it met under a counter.
+    by_length = compilations_as_rows_come(built, num_steps=options.num_measured_steps) if train.compile else []
     metrics = {
         **time_metrics(steps, tokens_per_step=_tokens_per_step(session), world_size=1),
-        **memory_metrics(session, built),
+        **(on_device or _counted_memory(session, built)),
         "num_params": built.num_params,
         "batch_bytes": built.batch_bytes,
         "model_load_seconds": built.model_load_seconds,
@@ -61,13 +64,18 @@ def measure(session: Session) -> dict[str, Any]:
     metrics["loader_tokens_per_second"] = batches_per_second * train.micro_batch_size * train.seq_len
     peaks, memory = measure_phases(session, built)
     metrics.update(peaks)
+    timing = time_details(steps)
+    if train.compile:
+        metrics.update(length_metrics(by_length))
+        timing["length_compilations"] = [asdict(found) for found in by_length]
+        timing["compile_limits"] = sorted({*timing["compile_limits"], *at_limit(by_length)})
     built.close()
     return {
         "metrics": metrics,
         "steps": steps.step_seconds,
         "device": session.device.name,
         "memory": memory,
-        "time": time_details(steps),
+        "time": timing,
     }
 
 
@@ -112,9 +120,10 @@ def time_details(steps: TimedSteps) -> dict[str, Any]:
 
 def memory_metrics(session: Session, built: Built) -> dict[str, float]:
     """Peaks of a step in the steady state, when the optimizer's state is there. On the CPU: live tensors and RSS."""
-    on_device = device_memory_metrics(session.device)
-    if on_device:
-        return on_device
+    return device_memory_metrics(session.device) or _counted_memory(session, built)
+
+
+def _counted_memory(session: Session, built: Built) -> dict[str, float]:
     tracker = LiveTensorTracker()
     tracker.track(built.trainer.model, built.trainer.optimizer)
     with tracker:

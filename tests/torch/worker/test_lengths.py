@@ -139,6 +139,29 @@ def test_a_measurement_steps_on_the_longest_rows(make_run_dir: Callable[..., Run
     assert metrics["batch_bytes"] == 2 * 32 * 8
 
 
+@pytest.mark.parametrize("lengths", ["ragged", "equal"])
+def test_other_lengths_are_compiled_again(
+    lengths: str, make_run_dir: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case R84: the counted steps are of one length, and the long run meets all of them."""
+    compile_module = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_module(module, backend="eager"))
+    torch._dynamo.reset()
+    values = {"data.factory": "ragged:build", "data.kwargs": {}, "train.micro_batch_size": 1, "train.compile": True}
+    run_dir = make_run_dir({**values, "measure.num_measured_steps": 6}, phase="measure")
+    ragged_rows(run_dir)
+    if lengths == "equal":
+        monkeypatch.setattr(importlib.import_module("ragged").Rows, "__len__", lambda rows: 1)
+    run_phase(run_dir, phase="measure", rank=0)
+    result = run_dir.phase("measure").read_result()
+    assert result is not None
+    metrics, again = result["metrics"], result["time"]["length_compilations"]
+    assert metrics["num_recompilations"] == 0
+    assert metrics.get("num_length_recompilations", 0) == len(again)
+    assert bool(again) is (lengths == "ragged")
+    assert all("size" in item["reason"] for item in again)
+
+
 def test_a_run_again_steps_on_the_same_rows(make_run_dir: Callable[..., RunDir], tmp_path: Path) -> None:
     values = {"data.factory": "ragged:build", "data.kwargs": {}, "train.micro_batch_size": 1}
     before = RunDir(tmp_path / "before")
