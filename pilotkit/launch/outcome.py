@@ -115,8 +115,14 @@ def _failure(
         )
     if errors:
         first = errors[0]  # the earliest
+        said = f"rank {first['rank']}: {_in_our_words(str(first['summary']))}"
+        silent = _silent_rank(log, speakers={int(error["rank"]) for error in errors})
+        if silent is not None:
+            rank, code = silent
+            cause = f"by os._exit, or by native code; what another rank then met: {said}"
+            return Failure(f"rank {rank} ended with exit code {code} and no error", cause, rank, log=last_lines(log))
         return Failure(
-            f"rank {first['rank']}: {_in_our_words(str(first['summary']))}",
+            said,
             cause=str(first.get("cause", "")),
             rank=int(first["rank"]),
             traceback=str(first.get("traceback", "")),
@@ -140,13 +146,25 @@ def killed_rank(log: str, returncode: int, *, torchrun: bool) -> tuple[int | Non
     """
     if returncode < 0:
         return (None if torchrun else 0), -returncode
-    before, _, root = log.partition(ROOT_CAUSE)
-    for part, is_root in ((root, True), (before, False)):
-        for match in TORCHRUN_FAILURE.finditer(part):
-            number = -int(match["code"])
-            if number > 0 and (is_root or number != signal.SIGTERM):
-                return int(match["rank"]), number
+    for rank, code, is_root in _torchrun_failures(log):
+        if code < 0 and (is_root or -code != signal.SIGTERM):
+            return rank, -code
     return None
+
+
+def _silent_rank(log: str, *, speakers: set[int]) -> tuple[int, int] | None:
+    """(rank, exit code) of the first that ended by itself and wrote no error: the others only lost its connection."""
+    return next(((rank, code) for rank, code, _ in _torchrun_failures(log) if code > 0 and rank not in speakers), None)
+
+
+def _torchrun_failures(log: str) -> list[tuple[int, int, bool]]:
+    """Rank, exit code, and whether it is the root cause, which comes first here."""
+    before, _, root = log.partition(ROOT_CAUSE)
+    return [
+        (int(match["rank"]), int(match["code"]), is_root)
+        for part, is_root in ((root, True), (before, False))
+        for match in TORCHRUN_FAILURE.finditer(part)
+    ]
 
 
 def _who(rank: int | None) -> str:

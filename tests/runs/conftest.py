@@ -40,6 +40,8 @@ class Mine(nn.Module):
         if self.fault and self.step == self.fault_step and int(os.environ.get("RANK", 0)) == self.fault_rank:
             if self.fault == "raise":
                 raise ValueError("bad row 17")
+            if self.fault == "leave":
+                os._exit(3)
             if self.fault == "kill the driver":
                 os.kill(int(os.environ["PILOTKIT_DRIVER_PID"]), signal.SIGKILL)
             os.kill(os.getpid(), getattr(signal, self.fault, signal.SIGKILL))

@@ -31,6 +31,7 @@ def _record(folder: Path, stage: str) -> dict[str, Any]:
     [
         ("raise", "rank 1: ValueError: bad row 17", ""),
         ("SIGKILL", "rank 1 was killed by signal 9 (SIGKILL)", "often the machine's out-of-memory killer"),
+        ("leave", "rank 1 ended with exit code 3 and no error", "by os._exit, or by native code"),
         ("SIGSEGV", "rank 1 was killed by signal 11 (SIGSEGV)", "a fault in native code"),
     ],
 )

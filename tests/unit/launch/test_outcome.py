@@ -167,6 +167,17 @@ def test_killed(phase: PhaseDir, case: Killed) -> None:
     assert (found.failure.summary, found.failure.cause, found.failure.rank) == (case.summary, case.cause, case.rank)
 
 
+def test_a_rank_that_ended_without_a_word_is_the_cause(phase: PhaseDir) -> None:
+    """Case R31: os._exit(3) on rank 1."""
+    write_error(phase, 0, 1.0, summary="RuntimeError: connection reset by peer")
+    found = ended(phase, 1, log=NOISE + SUMMARY.format(root=3, other=1))
+    assert found.failure is not None
+    assert (found.failure.summary, found.failure.rank) == ("rank 1 ended with exit code 3 and no error", 1)
+    assert found.failure.cause == (
+        "by os._exit, or by native code; what another rank then met: rank 0: RuntimeError: connection reset by peer"
+    )
+
+
 def test_torchruns_own_signal_to_the_others_is_no_cause(phase: PhaseDir) -> None:
     write_error(phase, 1, 1.0, summary="ValueError: bad row 17")
     found = ended(phase, 1, log=SUMMARY.format(root=1, other=-15))
