@@ -148,7 +148,8 @@ def _measure(record: Record) -> Finding:
         spread = f", spread {_percent(metrics['step_spread'], digits=1)}" if "step_spread" in metrics else ""
         facts.append(f"takes {format_seconds(metrics['step_seconds'])} (measured{spread})")
     # What the whole process takes of the device decides, where that is known; tensors alone take less.
-    peak = metrics.get("device_own_bytes", metrics.get("largest_peak_bytes", metrics.get("peak_allocated_bytes")))
+    sizes = ("largest_own_bytes", "device_own_bytes", "largest_peak_bytes", "peak_allocated_bytes")
+    peak = next((metrics[name] for name in sizes if name in metrics), None)
     if peak is not None:
         limit = metrics.get("memory_limit_bytes")
         share = f" of {format_bytes(limit)}, {_percent(peak / limit)}" if limit else ""

@@ -15,7 +15,7 @@ from typing import Any
 SAME, NOISE, DIFFERENT = "same", "within noise", "different"
 _WORDS = (SAME, NOISE, DIFFERENT)
 _SPEEDS = ("step_seconds", "tokens_per_second")
-_LOOSE_BYTES = ("rss_bytes", "reserved_bytes", "used_bytes")
+_LOOSE_BYTES = ("rss_bytes", "reserved_bytes", "used_bytes", "own_bytes", "caching_bytes", "overhead_bytes")
 
 
 @dataclass(frozen=True)

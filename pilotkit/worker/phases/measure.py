@@ -64,6 +64,10 @@ def measure(session: Session) -> dict[str, Any]:
     metrics["loader_tokens_per_second"] = batches_per_second * train.micro_batch_size * train.seq_len
     peaks, memory = measure_phases(session, built)
     metrics.update(peaks)
+    after = device_memory_metrics(session.device)
+    if "device_own_bytes" in after:
+        # Segments stay with the allocator, so this holds the largest phase, evaluation and saving among them.
+        metrics["largest_own_bytes"] = max(after["device_own_bytes"], metrics.get("device_own_bytes", 0.0))
     timing = time_details(steps)
     if train.compile:
         metrics.update(length_metrics(by_length))

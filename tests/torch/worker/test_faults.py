@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilotkit.records.run_dir import RunDir
-from pilotkit.worker.phases import run_phase
+from pilotkit.worker.phases import measure, run_phase
 
 MakeRunDir = Callable[..., RunDir]
 BF16_MIXED = {"precision.name": "bf16_mixed", "precision.compute_dtype": "bfloat16", "precision.flops_format": "bf16"}
@@ -42,6 +42,15 @@ def test_a_little_of_every_batch_is_much_of_a_whole_evaluation(make_run_dir: Mak
     many = _result(make_run_dir({**values, "train.num_eval_batches": 1000}, phase="measure"), "measure")
     assert 0 < few["metrics"]["eval_growth_bytes"] < 0.005 * few["metrics"]["evaluation_peak_bytes"]
     assert (few["memory"]["eval_grows"], many["memory"]["eval_grows"]) == (False, True)
+
+
+def test_what_is_taken_after_evaluation_is_read_too(make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases R38 and R47 on an accelerator, by readings of a made-up one: steps end at 34, an evaluation takes 50."""
+    readings = iter([34.0, 50.0])
+    steps = {"peak_allocated_bytes": 30.0, "peak_reserved_bytes": 32.0, "device_used_bytes": 39.0}
+    monkeypatch.setattr(measure, "device_memory_metrics", lambda _: {**steps, "device_own_bytes": next(readings)})
+    metrics = _result(make_run_dir(phase="measure"), "measure")["metrics"]
+    assert (metrics["device_own_bytes"], metrics["largest_own_bytes"]) == (34.0, 50.0)
 
 
 @pytest.mark.parametrize(("fault", "skipped"), [("", 0), ("overflow", 3)])

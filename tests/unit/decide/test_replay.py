@@ -13,6 +13,7 @@ TOLERANCE = Tolerance(numerics=1e-4, time=0.25)
 RESULT: dict[str, Any] = {
     "metrics": {
         "step_seconds": 1.0, "first_step_seconds": 5.0, "peak_allocated_bytes": 100, "peak_rss_bytes": 1000,
+        "device_own_bytes": 1000, "runtime_overhead_bytes": 1000,
         "num_params": 7, "checkpoint_bytes": 9,
     },
     "steps": [{"step": 1, "loss": 2.5, "grad_norm": 1.5, "lr": 0.1, "row_ids": [[1, 2], [3, 4]], "skipped": False}],
@@ -52,6 +53,8 @@ def test_equal_is_the_same() -> None:
         ("metrics/step_seconds", 1.2, "step time", "within noise"),
         ("metrics/step_seconds", 1.5, "step time", "different"),
         ("metrics/peak_allocated_bytes", 101, "memory", "different"),
+        ("metrics/device_own_bytes", 1050, "memory that the system counts", "within noise"),
+        ("metrics/runtime_overhead_bytes", 1050, "memory that the system counts", "within noise"),
         ("metrics/peak_rss_bytes", 1050, "memory that the system counts", "within noise"),
         ("metrics/num_params", 8, "counts", "different"),
     ],

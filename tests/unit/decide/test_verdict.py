@@ -86,6 +86,21 @@ def test_go_says_every_number_and_run_id() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"largest_peak_bytes": 1.5}, "1.50 GiB"),
+        ({"largest_peak_bytes": 1.5, "device_own_bytes": 2.0}, "2.00 GiB"),
+        # Evaluation took more of the device than a step.
+        ({"largest_peak_bytes": 2.5, "device_own_bytes": 2.0, "largest_own_bytes": 3.0}, "3.00 GiB"),
+    ],
+)
+def test_what_all_phases_took_of_the_device_is_its_peak(sizes: dict[str, float], said: str) -> None:
+    records = _good()
+    records["measure"].metrics.update({name: size * GIB for name, size in sizes.items()})
+    assert any(f"peaks at {said} of 4.00 GiB" in reason for reason in _decide(records).reasons)
+
+
+@pytest.mark.parametrize(
     ("stage", "change", "reason"),
     [
         (
