@@ -162,5 +162,6 @@ def _shown(names: Iterable[str], *, most: int = 5) -> str:
 
 
 def _refusal(words: str, *, price: str) -> ConfigError:
-    fix = f"{words}; freeze them (requires_grad=False), or set this to true ({price})"
+    # The flag first: to freeze what other ranks or steps do reach would change the training.
+    fix = f"{words}; set this to true ({price}), or freeze what is never reached (requires_grad=False)"
     return ConfigError([Problem("parallelism.find_unused_parameters", False, "true for this model", fix)])

@@ -72,8 +72,8 @@ def test_ddp_names_a_parameter_without_gradient_in_the_step_that_missed_it(scena
         "1 problem in the configuration; nothing was started.\n"
         "1. parallelism.find_unused_parameters=False\n"
         "    allowed: true for this model\n"
-        f"    to mend: no gradient reached unused_head.weight in step {step}; freeze them (requires_grad=False), "
-        "or set this to true (a graph walk a step)"
+        f"    to mend: no gradient reached unused_head.weight in step {step}; set this to true (a graph walk a step), "
+        "or freeze what is never reached (requires_grad=False)"
     )
     assert [found["message"] for found in two_ranks[scenario]] == [expected, expected]
 
@@ -135,9 +135,9 @@ def test_a_layer_that_no_rank_uses_is_left_alone_under_sharding(two_ranks):
         (
             "routed_fsdp",
             "parallelism.find_unused_parameters=False",
-            "in step 1 a gradient reached experts.0.0.bias, experts.0.0.weight on some ranks and not on others; freeze "
-            "them (requires_grad=False), or set this to true (one more exchange a step, and with mixed precision one "
-            "reduction a micro-batch)",
+            "in step 1 a gradient reached experts.0.0.bias, experts.0.0.weight on some ranks and not on others; set "
+            "this to true (one more exchange a step, and with mixed precision one reduction a micro-batch), or freeze "
+            "what is never reached (requires_grad=False)",
         ),
         (
             "experts_are_blocks",
@@ -163,8 +163,8 @@ def test_a_layer_that_no_rank_uses_is_left_alone_under_sharding(two_ranks):
         (
             "used_in_the_first_micro_batch",
             "parallelism.find_unused_parameters=False",
-            "no gradient reached early_head.weight in step 1; freeze them (requires_grad=False), or set this to true "
-            "(a graph walk a step)",
+            "no gradient reached early_head.weight in step 1; set this to true (a graph walk a step), or freeze what "
+            "is never reached (requires_grad=False)",
         ),
         (
             "scalar",
