@@ -19,6 +19,7 @@ from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
 from pilotkit.errors import ConfigError, PilotkitError, Problem
 from pilotkit.train import activation_checkpointing, adamw8bit, float8
 from pilotkit.train.blocks import find_blocks
+from pilotkit.train.compilation import compile_model
 from pilotkit.train.factories import resolve
 from pilotkit.train.optimizer import build_optimizer
 from pilotkit.train.parallelism import parallelize
@@ -99,7 +100,7 @@ def build(
         find_unused_parameters=config.parallelism.find_unused_parameters,
     )
     if train.compile:
-        model.compile()
+        compile_model(model, scope=train.compile_scope, blocks=blocks)
     optimizer = build_optimizer(model.parameters(), **dataclasses.asdict(config.optimizer))
     trainer = Trainer(
         model,
