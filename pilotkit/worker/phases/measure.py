@@ -67,6 +67,8 @@ def measure(session: Session) -> dict[str, Any]:
         "device": session.device.name,
         "memory": memory,
         "time": time_details(steps),
+        "unreached": built.trainer.unreached(),
+        "rows_differ": built.lengths is not None and bool(built.lengths.longest_rows),
     }
 
 
