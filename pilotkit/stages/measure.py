@@ -23,6 +23,7 @@ def run(run: Run) -> StageResult:
     memory = outcome.result["memory"]
     timing = outcome.result["time"]
     warnings = [
+        *outcome.result.get("overridden", []),
         *step_doubts(found, max_spread=run.config.measure.max_spread, time=timing),
         *unreached_doubts(outcome.result.get("unreached")),
         *_loader_warnings(run, found),

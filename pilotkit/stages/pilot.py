@@ -159,7 +159,10 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: int, num_nodes: int) -> list[str]:
-    warnings = []
+    # Of every process alike.
+    warnings = list(
+        next((found.result["overridden"] for found in outcomes.values() if "overridden" in found.result), [])
+    )
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
             found = step_doubts(

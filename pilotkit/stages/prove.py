@@ -42,7 +42,7 @@ def run(run: Run) -> StageResult:
         _row(4, "PASS", f"by a new process, {format_seconds(restored['checkpoint_load_seconds'])}"),
         _row(5, "PASS" if same else "FAIL", note),
     ]
-    warnings = unreached_doubts(first.result.get("unreached"))
+    warnings = list(first.result.get("overridden", [])) + unreached_doubts(first.result.get("unreached"))
     for warning in warnings:
         run.console.line(f"  note: {warning}")
     details = {"card": card, "threads": run.threads, "warnings": warnings}

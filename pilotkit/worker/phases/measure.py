@@ -68,6 +68,7 @@ def measure(session: Session) -> dict[str, Any]:
         "memory": memory,
         "time": time_details(steps),
         "unreached": built.trainer.unreached(),
+        "overridden": list(built.overridden),
         "rows_differ": built.lengths is not None and bool(built.lengths.longest_rows),
     }
 

@@ -55,6 +55,7 @@ def train_and_save(session: Session) -> dict[str, Any]:
         },
         "checkpoint": str(saved.path),
         "unreached": trainer.unreached(),
+        "overridden": list(built.overridden),
     }
 
 
