@@ -111,6 +111,8 @@ class _Step:
         try:
             if kind is None:
                 self._clock._end_step()
+            else:
+                self._clock.end_again()  # what it took lies between no two steps: an evaluation, for one
         finally:
             self._clock._current = None
 
