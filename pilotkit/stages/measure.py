@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotkit.stages.numbers import as_metrics, step_warnings
+from pilotkit.doubts import step_doubts, unreached_doubts
+from pilotkit.stages.numbers import as_metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes
 
@@ -22,9 +23,12 @@ def run(run: Run) -> StageResult:
     memory = outcome.result["memory"]
     timing = outcome.result["time"]
     warnings = [
-        *step_warnings(found, max_spread=run.config.measure.max_spread, time=timing),
+        *outcome.result.get("overridden", []),
+        *step_doubts(found, max_spread=run.config.measure.max_spread, time=timing),
+        *unreached_doubts(outcome.result.get("unreached")),
         *_loader_warnings(run, found),
         *_length_warnings(run, found),
+        *_shape_warnings(run, rows_differ=outcome.result.get("rows_differ", False)),
         *_memory_warnings(found, memory),
     ]
     for warning in warnings:
@@ -66,6 +70,16 @@ def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:
         "tokens per second count the padding up to it"
     )
     return [text if share else f"{text}; no row is that long, lower train.seq_len or look at the data"]
+
+
+def _shape_warnings(run: Run, *, rows_differ: bool) -> list[str]:
+    """Steps are taken on the longest rows, so no change of shape falls into them; in the long run it will."""
+    if not (rows_differ and run.config.train.compile):
+        return []
+    return [
+        "the rows differ in length and train.compile is on: each new length may compile again, and steps were taken on "
+        "the longest alone; pad rows to train.seq_len, or see the price in stage=pilot, which takes them as they come"
+    ]
 
 
 def _memory_warnings(found: dict[str, float], memory: dict[str, Any]) -> list[str]:

@@ -27,6 +27,7 @@ from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.train.rows import RowStream
 from pilotkit.train.scheduler import build_scheduler
 from pilotkit.train.seeding import seed_everything
+from pilotkit.train.tf32 import settings_against
 from pilotkit.train.trainer import Trainer
 from pilotkit.units import format_bytes
 from pilotkit.worker.lengths import ChosenRows, RowLengths, look_at_lengths
@@ -49,6 +50,8 @@ class Built:
     """Bytes of one micro-batch on one rank."""
     lengths: RowLengths | None = None
     """How long the rows are; looked at only with `longest_rows`."""
+    overridden: tuple[str, ...] = ()
+    """What the user's own code or environment had set, and the configuration set otherwise: a sentence each."""
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -83,6 +86,7 @@ def build(
         adamw8bit.check_strategy(strategy)  # a pilot's or a restore's may be another than the run's
     model, num_params = _load_model(session, precision)
     # After the factories: many a module says torch.set_float32_matmul_precision("high") where it is imported.
+    overridden = settings_against(config.precision.name, allow_tf32=precision.allow_tf32)
     precision.apply_to_backend(session.device.torch_device)
     blocks = find_blocks(model, path=config.model.blocks)
     _convert_to_float8(session, model, precision, blocks)
@@ -131,7 +135,7 @@ def build(
         seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     seconds = time.perf_counter() - started
-    return Built(trainer, seconds, data_open_seconds, num_params, data.batch_bytes, data.lengths)
+    return Built(trainer, seconds, data_open_seconds, num_params, data.batch_bytes, data.lengths, tuple(overridden))
 
 
 def precision_policy(config: PilotConfig) -> PrecisionPolicy:
