@@ -38,6 +38,9 @@ CHECKPOINTING = {
     "selective (SAC)": ("selective", 2),
 }
 PARALLELISM = ("single", "DDP", "FSDP", "FSDP1", "FSDP2")
+# torchtitan and torchtune compile block by block; torchao's runs are torchtitan's. Later ones compile the loss too (its
+# build_cross_entropy_loss), from when on is not in any row.
+COMPILED, COMPILED_LOSS_FROM = "torch.compile", "2025-06"
 OPTIMIZERS = ("AdamW", "decoupled_adamw")
 # torchtitan's loop kept the float32 logits alive during backward until this month (its train.py, `del pred`).
 KEPT_LOGITS_UNTIL = "2024-06-30"
@@ -107,6 +110,8 @@ class Published:
             grad_accum_steps=self.grad_accum_steps,
             sync_each_micro_batch=self.is_mpt,  # Composer's default under FSDP
             device_type="cuda",
+            compile=row["compile"] == COMPILED,
+            compile_scope="model" if self.row["date"] >= COMPILED_LOSS_FROM else "blocks",
             num_eval_batches=0,
         )
 
@@ -185,16 +190,17 @@ def _published(row: Row) -> Published | None:
         and any(name in row["model"].lower() for name in ("llama", "mpt"))
         and "+" not in row["parallelism"]
         and row["parallelism"].split()[0] in PARALLELISM
-        and row["compile"] == "eager"
+        and row["compile"] in ("eager", COMPILED)
         and row["activation_ckpt"] in CHECKPOINTING
         and row["optimizer"].split()[0] in OPTIMIZERS
         and "bf16" in row["precision"]
-        and not re.search("float8|FP8|NF4|nf4|QLoRA|LoRA", row["precision"] + row["notes"])
+        and not re.search("float8|FP8|NF4|nf4|QLoRA|LoRA|chunked cross", row["precision"] + row["notes"])
         and "offload" not in row["activation_ckpt"]
     )
     if not buildable:
         return None
-    sure = not any(word in row["notes"].lower() for word in UNSURE)
+    inferred = row["compile"] == COMPILED and row["date"] >= COMPILED_LOSS_FROM
+    sure = not inferred and not any(word in row["notes"].lower() for word in UNSURE)
     rates = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", row["tokens_per_s_per_gpu"] or "")]
     memory = _memory(row)
     oom = row["peak_mem"] == "OOM"

@@ -35,6 +35,7 @@ FREE = (
     "train.checkpoint_every_steps",
     "train.deterministic",
     "train.compile",
+    "train.compile_scope",
 )
 GLOBAL_BATCH = "train.global_batch_size"
 

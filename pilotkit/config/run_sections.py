@@ -206,6 +206,9 @@ class TrainConfig:
     """Use torch's deterministic algorithms. Slower on some operators; equality tests are bitwise then."""
     compile: bool = False
     """Compile the model with torch.compile."""
+    compile_scope: str = option("model", choices=("model", "blocks"))
+    """What `train.compile` compiles: the model as a whole, its loss included, or each of the repeated blocks by itself
+    (regional compilation, as torchtitan and torchtune do: once for all blocks; head and loss run uncompiled)."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pilotkit.records.record import Record
 
 # Two runs that agree in these are traced by one model at two shapes.
 SAME_MODEL = ("model", "optimizer", "precision", "activation_checkpointing")
-SAME_STEP = ("max_grad_norm", "deterministic", "compile")
+SAME_STEP = ("max_grad_norm", "deterministic", "compile", "compile_scope")
 STRATEGIES = ("single", "ddp", "fsdp")
 """Whose mesh follows from the number of devices: what a row of a table can name."""
 HSDP = "hsdp"

@@ -48,14 +48,11 @@ def judge_precision(
     One fault rejects. Without a sound reference, or when fp32 itself learnt less than chance, nothing can be accepted.
     """
     if reference["ended"] or reference["eval_loss"] is None:
-        return Judgement(
-            UNDECIDED, [f"fp32 itself ended without a finite loss: {reference['ended']}{_first(reference)}."]
-        )
+        return Judgement(UNDECIDED, [without_finite_loss(reference, name="fp32 itself")])
     figures = {"lost_update_share": float(candidate["lost_share"]), "skipped_share": _share(candidate["skipped"])}
     faults = _faults(candidate, name=name, tolerances=tolerances, figures=figures)
     if candidate["ended"] or candidate["eval_loss"] is None:
-        where = f"{name} ended without a finite loss: {candidate['ended']}{_first(candidate)}."
-        return Judgement(REJECT, [where, *faults], figures)
+        return Judgement(REJECT, [without_finite_loss(candidate, name=name), *faults], figures)
     doubts: list[str] = []
     passed: list[str] = []
     lists = {ACCEPT: passed, UNDECIDED: doubts, REJECT: faults}
@@ -72,6 +69,11 @@ def judge_precision(
     return Judgement(
         ACCEPT, [*passed, f"{lost}, {_percent(figures['skipped_share'])} of the steps were skipped."], figures
     )
+
+
+def without_finite_loss(curve: Mapping[str, Any], *, name: str) -> str:
+    """How a run ended, and where its first NaN or infinity was seen."""
+    return f"{name} ended without a finite loss: {curve['ended']}{_first(curve)}."
 
 
 def _faults(

@@ -70,9 +70,9 @@ def _compile_notes(workload: Workload, trace: Trace) -> list[str]:
         f"torch.compile, {graphs}: modelled, not traced. What backward keeps is what torch's partitioner chose; what "
         "fused kernels hold, move and save of launches is a rule, not Inductor's own plan"
     ]
-    if workload.activation_checkpointing != "none":
+    if workload.activation_checkpointing != "none" and workload.compile_scope == "model":
         notes.append(
-            "compiled with recomputation, real steps took up to 40 % more for activations than is modelled here "
+            "compiled as a whole with recomputation, real steps took up to 40 % more for activations than is modelled here "
             "(docs/estimate.md): leave that free, or measure"
         )
     if trace.graph_breaks:

@@ -1,8 +1,8 @@
 """A compiled step on fake tensors: Dynamo's real graphs, the partitioner's real choice of what backward keeps.
 
-Entered by `trace` where the run compiles. `model.compile()` is called as `worker.build` calls it, with a backend that
-takes torch's way up to the kernels: Inductor's decompositions, its passes over the joint graph, the min-cut partition
-that decides what is saved and what is computed again. Kernels are not made; `fusion` says what they would hold.
+Entered by `trace` where the run compiles. The model is compiled as `worker.build` does it, with a backend that takes
+torch's way up to the kernels: Inductor's decompositions, its passes over the joint graph, the min-cut partition that
+decides what is saved and what is computed again. Kernels are not made; `fusion` says what they would hold.
 Frames that Dynamo does not take run as they are, as in a real run.
 """
 
@@ -20,6 +20,7 @@ from torch.fx.node import Node
 from pilotkit.estimate.events import NO_BLOCK, Operator
 from pilotkit.estimate.fusion import Group, Plan, plan_of
 from pilotkit.estimate.recorder import Recorder
+from pilotkit.train.compilation import compile_model
 
 MODULES = ("nn_module_stack", "fwd_nn_module_stack")
 """Where a node of a graph holds the modules it comes from: its own, or in backward those of its forward."""
@@ -27,7 +28,13 @@ MODULES = ("nn_module_stack", "fwd_nn_module_stack")
 
 @contextmanager
 def compiled(
-    recorder: Recorder, model: nn.Module, *, blocks: nn.ModuleList | None, fuses: bool, follows_blocks: bool
+    recorder: Recorder,
+    model: nn.Module,
+    *,
+    scope: str,
+    blocks: nn.ModuleList | None,
+    fuses: bool,
+    follows_blocks: bool,
 ) -> Iterator[None]:
     """Inside, `model` runs as torch.compile's graphs. `follows_blocks`: its graphs tell which block is at work, where
     no hook of a block can (it would cut the graph in two).
@@ -40,9 +47,10 @@ def compiled(
     make = partial(_make, recorder, block_of, fuses)
     torch._dynamo.reset()
     torch._dynamo.utils.counters["graph_break"].clear()
-    inner: Any = model
-    inner.compile(backend=partial(_backend, recorder, make, fuses))
-    inner._compiled_call_impl = partial(_call, recorder, inner._compiled_call_impl)
+    compile_model(model, scope=scope, blocks=blocks, backend=partial(_backend, recorder, make, fuses))
+    if scope == "model":
+        whole: Any = model
+        whole._compiled_call_impl = partial(_call, recorder, whole._compiled_call_impl)
     try:
         yield
         if not recorder.trace.num_graphs:

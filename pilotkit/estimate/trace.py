@@ -111,10 +111,21 @@ def _follow(
     if not workload.compile:
         follow_blocks(recorder, model, blocks)
         return
-    cuts = workload.strategy in SHARDED
-    if cuts:
+    cuts, by_blocks = workload.strategy in SHARDED, workload.compile_scope == "blocks"
+    if by_blocks:
+        follow_blocks(recorder, model, blocks)  # only their forwards are compiled, hooks stay outside
+    elif cuts:
         follow_blocks(recorder, model, blocks, only=FSDPModule)
-    stack.enter_context(compiled(recorder, model, blocks=blocks, fuses=workload.fuses, follows_blocks=not cuts))
+    stack.enter_context(
+        compiled(
+            recorder,
+            model,
+            scope=workload.compile_scope,
+            blocks=blocks,
+            fuses=workload.fuses,
+            follows_blocks=not (cuts or by_blocks),
+        )
+    )
 
 
 @contextmanager

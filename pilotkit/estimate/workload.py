@@ -51,7 +51,9 @@ class Workload:
     shape), or `auto`: fused, with plain beside it where that cannot be known."""
     num_eval_batches: int = 1
     compile: bool = False
-    """Whether the model is compiled as a whole, as `train.compile` does it."""
+    """Whether the model is compiled, as `train.compile` does it."""
+    compile_scope: str = "model"
+    """`model` as a whole, or its `blocks` each by itself."""
     fuses: bool = True
     """Of a compiled model: whether its element-wise operators are fused. False is torch's own backend
     `aot_eager_decomp_partition`, which a processor runs as it is traced."""

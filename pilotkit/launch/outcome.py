@@ -90,7 +90,10 @@ def _memory_evidence(log: str, *, number: int, oom_kills: int) -> str:
 
 
 def _in_our_words(summary: str) -> str:
-    """torch's advice about a kernel without a fixed order speaks of calls that nobody here makes."""
+    """torch's advice about a kernel without a fixed order speaks of calls that nobody here makes; and where a NaN came
+    from is known to another stage."""
+    if re.match(r"step \d+: the (loss|gradient norm) is ", summary):
+        return f"{summary}; stage=numerics with the same options names the module in which it began"
     found = re.search(r"(\S+) does not have a deterministic implementation", summary)
     if found is None:
         return summary

@@ -9,6 +9,7 @@ for batch in loader:
 meter.close()
 """
 
+from pilotkit.meter.allocations import peak_growth
 from pilotkit.meter.breakdown import Breakdown, MemoryBreakdown
 from pilotkit.meter.clock import StepClock
 from pilotkit.meter.communication import Collective, Communication, profile_step, read_trace
@@ -45,6 +46,7 @@ __all__ = [
     "count_training_flops",
     "is_out_of_memory",
     "mfu",
+    "peak_growth",
     "peak_rss_bytes",
     "profile_step",
     "read_trace",

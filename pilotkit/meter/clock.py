@@ -20,19 +20,23 @@ class StepClock:
 
     `section_seconds[name]` has one entry for each entry of `step_seconds`: the section's sum within that step, 0 where
     it did not occur. A section inside another is part of both. `other_seconds` is what lay outside all sections, one
-    entry a step. A step that raises is not recorded.
+    entry a step. `between_seconds` is what passed from the end of the step before to the beginning of each: 0 for the
+    first, and in no step. A step that raises is not recorded.
     """
 
     def __init__(self, synchronize: Callable[[], None], *, synchronize_sections: bool = False) -> None:
         self.step_seconds: list[float] = []
         self.section_seconds: dict[str, list[float]] = {}
         self.other_seconds: list[float] = []
+        self.between_seconds: list[float] = []
         self._synchronize = synchronize
         self._synchronize_sections = synchronize_sections
         self._current: dict[str, float] | None = None
         self._open_sections: list[str] = []
         self._inside_seconds = 0.0
         self._start = 0.0
+        self._end: float | None = None
+        self._between = 0.0
 
     def step(self) -> AbstractContextManager[None]:
         """Time one step. Entering it raises RuntimeError inside another step."""
@@ -45,9 +49,14 @@ class StepClock:
         """
         return _Section(self, name)
 
+    def end_again(self) -> None:
+        """What passed since the last step was its end, too, and lies between no steps."""
+        self._end = time.perf_counter()
+
     def _begin_step(self) -> None:
         if self._current is not None:
             raise RuntimeError("a step was started inside another step")
+        self._between = 0.0 if self._end is None else time.perf_counter() - self._end
         self._synchronize()
         self._current, self._inside_seconds = {}, 0.0
         self._start = time.perf_counter()
@@ -55,7 +64,9 @@ class StepClock:
     def _end_step(self) -> None:
         sections = self._current or {}
         self._synchronize()
-        seconds = time.perf_counter() - self._start
+        self._end = time.perf_counter()
+        seconds = self._end - self._start
+        self.between_seconds.append(self._between)
         for name in sections:
             # A section that is new now did not occur in the steps before.
             self.section_seconds.setdefault(name, [0.0] * len(self.step_seconds))
@@ -100,6 +111,8 @@ class _Step:
         try:
             if kind is None:
                 self._clock._end_step()
+            else:
+                self._clock.end_again()  # what it took lies between no two steps: an evaluation, for one
         finally:
             self._clock._current = None
 

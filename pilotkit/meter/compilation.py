@@ -120,4 +120,10 @@ def _described(metrics: Any) -> Compilation:
     )
     reason = getattr(metrics, "recompile_reason", None) or ""
     number = int(getattr(metrics, "cache_size", None) or 0) + 1
-    return Compilation(str(metrics.co_name), number, seconds, str(reason).splitlines()[0] if reason else "")
+    return Compilation(str(metrics.co_name), number, seconds, _in_one_line(str(reason)))
+
+
+def _in_one_line(reason: str) -> str:
+    """The guard that failed, without torch's advice on its own settings."""
+    first = (reason.splitlines() or [""])[0].partition("(HINT:")[0]
+    return " ".join(first.split())

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pilotkit.meter.finite import tensors_in
+from pilotkit.meter.uncompiled import uncompiled
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution", "convolution_backward")
 REDUCTIONS = ("allreduce_", "_reduce_scatter_base_", "reduce_scatter_", "_allgather_base_", "allgather_")
@@ -64,6 +65,7 @@ class DtypeWatch:
             for parameter in self._model.parameters():
                 if parameter.requires_grad:
                     stack.callback(parameter.register_post_accumulate_grad_hook(self._see_gradient).remove)
+            stack.enter_context(uncompiled())
             stack.enter_context(_Watch(self))
             self._entered = stack.pop_all()
         self.table.parameters = _elements(self._model.parameters())

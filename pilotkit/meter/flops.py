@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from pilotkit.meter.uncompiled import uncompiled
+
 _SDPA = "_scaled_dot_product_{}"
 _KERNELS = (
     "cudnn_attention",
@@ -30,7 +32,7 @@ def count_step_flops(run_forward: Callable[[], Tensor]) -> int:
     without activation checkpointing: recomputation would be counted, and MFU would flatter it. Raises ValueError when
     the loss has no gradient.
     """
-    with FlopCounterMode(display=False, custom_mapping=_attention_formulas()) as counter:
+    with uncompiled(), FlopCounterMode(display=False, custom_mapping=_attention_formulas()) as counter:
         loss = run_forward()
         if not loss.requires_grad:
             raise ValueError("the loss does not require a gradient: nothing in the model can be trained")
@@ -44,7 +46,8 @@ def count_training_flops(run_forward: Callable[[], Any]) -> int:
     Needs no memory for backward and may be called on a model with activation checkpointing. `run_forward` is called
     once without gradients. Holds where every weight is trained: for frozen ones use `count_step_flops`.
     """
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_attention_formulas()) as counter:
+    counting = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    with torch.no_grad(), uncompiled(), counting as counter:
         run_forward()
     return 3 * int(counter.get_total_flops())
 
@@ -57,7 +60,7 @@ def count_executed_flops(run_step: Callable[[], object], *, recomputed_scores: b
     without activation checkpointing that is what the model needs.
     """
     formulas = _attention_formulas(recomputing=recomputed_scores)
-    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+    with uncompiled(), FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         run_step()
     return int(counter.get_total_flops())
 

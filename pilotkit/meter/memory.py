@@ -2,8 +2,9 @@
 which has no allocator statistics; works on fake tensors of any device type as well.
 
 Sees what operators return: activations kept for backward, gradients, optimizer state, what communication gathers.
-Does not see scratch memory inside one kernel, nor buffers inside torch.compile's code. Slows every operator down
-(by some 20 microseconds each), so steps that are timed run without it. Never keeps a tensor alive.
+Does not see scratch memory inside one kernel. What torch.compile made runs uncompiled under it: `meter.allocations` is
+the one that sees compiled code. Slows every operator down (by some 20 microseconds each), so steps that are timed run
+without it. Never keeps a tensor alive.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from pilotkit.meter.uncompiled import uncompiled
 
 
 class LiveTensorTracker:
@@ -58,6 +61,7 @@ class LiveTensorTracker:
 
     def __enter__(self) -> LiveTensorTracker:
         with ExitStack() as stack:
+            stack.enter_context(uncompiled())
             stack.enter_context(watch_resize(self._resized))
             stack.enter_context(_Watch(self._see))
             self._entered = stack.pop_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from pilotkit.device import Device, current_device, synchronize_current
+from pilotkit.doubts import MAX_SPREAD, step_doubts
 from pilotkit.errors import ConfigError, OutputError, Problem
 from pilotkit.meter.clock import StepClock
 from pilotkit.meter.compilation import Compilation, CompileWatch, at_limit, compile_metrics
@@ -24,9 +26,12 @@ from pilotkit.meter.rss import peak_rss_bytes
 from pilotkit.meter.statistics import is_settled
 from pilotkit.meter.step_times import TOLERANCE, find_warmup, step_metrics
 from pilotkit.records.atomic import write_json
+from pilotkit.units import format_seconds
 from pilotkit.variables import METER_FILE_VARIABLE
 
 SCHEMA_VERSION = 2
+MAX_LATE = 0.01
+"""Of a step: work that is still going on when it is over."""
 
 
 class StepMeter:
@@ -41,8 +46,9 @@ class StepMeter:
     `path`: the file to write; None takes it from PILOTKIT_METER_FILE, and without that nothing is written, so that the
     lines may stay in a script that also runs alone. `tokens_per_step`: tokens of one step over all ranks.
     `num_warmup_steps`: first steps that are run and not counted; None finds out afterwards where they had settled
-    (`step_times.find_warmup`). `synchronize`: waits for the device; None waits for
-    the accelerator that the process uses when the step begins. Raises ConfigError for a number out of range.
+    (`step_times.find_warmup`). `synchronize`: waits for the device; None waits for the accelerator that the process
+    uses when the step begins. One of yours that does not wait for it is told. Raises ConfigError for a number out of
+    range.
     """
 
     def __init__(
@@ -59,6 +65,8 @@ class StepMeter:
         self._tokens_per_step = tokens_per_step
         self._num_warmup_steps = num_warmup_steps
         self._clock = StepClock(synchronize or synchronize_current)
+        self._is_waited_for = synchronize is None
+        self._late_seconds: list[float] = []
         # Of every step of the clock, and of the one that is going on.
         self._compilations: list[list[Compilation]] = []
         self._result: dict[str, Any] | None = None
@@ -67,11 +75,18 @@ class StepMeter:
         """Time one optimizer step, data wait included. Raises RuntimeError inside another step or after `close`."""
         if self._result is not None:
             raise RuntimeError("the meter is closed: no further step can be measured")
-        return _MeteredStep(self._clock.step(), self._compilations)
+        return _MeteredStep(self._clock.step(), self._compilations, None if self._is_waited_for else self._see_late)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Time a part of the current step; the metric is called `<name>_seconds`. See StepClock.section."""
         return self._clock.section(name)
+
+    def _see_late(self) -> None:
+        """After a step that the user's own `synchronize` ended: how long the device goes on working."""
+        started = time.perf_counter()
+        synchronize_current()
+        self._late_seconds.append(time.perf_counter() - started)
+        self._clock.end_again()
 
     def close(self) -> dict[str, Any]:
         """Write the file and return its content; a second call returns the same.
@@ -79,10 +94,10 @@ class StepMeter:
         Rank 0 writes `path`, rank r `<name>-<r>.json` beside it.
 
         Keys: `schema_version`; `device`, its name; `metrics`, flat, unit in the suffix, named and reckoned as those of
-        stage `measure`; `step_seconds`, every step, warm-up included; `notes`, what limits the figures; `time`:
-        `settled`, whether the counted steps had stopped becoming faster, and what was compiled in warm-up and again in
-        counted steps. Memory is this rank's, over the whole life of the process; on the CPU only the resident set, as
-        counting live tensors would slow the steps down (`LiveTensorTracker` does that).
+        stage `measure`; `step_seconds`, every step, warm-up included; `notes`, what limits the figures, in the words of
+        a stage's warnings; `time`: `settled`, whether the counted steps had stopped becoming faster, and what was
+        compiled in warm-up and again in counted steps. Memory is this rank's, over the whole life of the process; on
+        the CPU only the resident set, as counting live tensors would slow the steps down (`LiveTensorTracker` does).
         Raises OutputError when the file cannot be written.
         """
         if self._result is None:
@@ -102,7 +117,13 @@ class StepMeter:
         resident = peak_rss_bytes()
         if resident is not None:
             metrics["peak_rss_bytes"] = resident
-        notes = []
+        notes: list[str] = []
+        timing = {
+            "settled": len(counted) < 2 or is_settled(counted, window=len(counted) // 2, tolerance=TOLERANCE),
+            "compilations": [asdict(found) for found in compiled],
+            "recompilations": [asdict(found) for found in compiled_again],
+            "compile_limits": at_limit([*compiled, *compiled_again]),
+        }
         if counted:
             sections = {name: values[len(warmup) :] for name, values in self._clock.section_seconds.items()}
             metrics |= step_metrics(
@@ -113,7 +134,10 @@ class StepMeter:
                 world_size=world_size,
                 other_seconds=statistics.fmean(self._clock.other_seconds[len(warmup) :]),
             )
+            metrics["between_steps_seconds"] = statistics.fmean(self._clock.between_seconds[len(warmup) :])
             metrics |= compile_metrics(compiled, compiled_again)
+            notes += _late_notes(self._late_seconds[len(warmup) :], counted)
+            notes += step_doubts(metrics, max_spread=MAX_SPREAD, time=timing)
         else:
             metrics |= {"num_warmup_steps": len(warmup), "num_measured_steps": 0, "warmup_seconds": sum(warmup)}
             notes.append(f"no step was counted: {len(seconds)} were run and num_warmup_steps is {num_warmup_steps}")
@@ -122,23 +146,24 @@ class StepMeter:
             "device": device.name,
             "metrics": metrics,
             "step_seconds": list(seconds),
-            "time": {
-                "settled": len(counted) < 2 or is_settled(counted, window=len(counted) // 2, tolerance=TOLERANCE),
-                "compilations": [asdict(found) for found in compiled],
-                "recompilations": [asdict(found) for found in compiled_again],
-                "compile_limits": at_limit([*compiled, *compiled_again]),
-            },
+            "time": timing,
             "notes": notes,
         }
 
 
 class _MeteredStep:
-    """A step of the clock, with what was compiled inside; appended to `compilations` unless the step raised."""
+    """A step of the clock, with what was compiled inside; appended to `compilations` unless the step raised. `after` is
+    called then, outside of what is timed."""
 
-    __slots__ = ("_compilations", "_step", "_watch")
+    __slots__ = ("_after", "_compilations", "_step", "_watch")
 
-    def __init__(self, step: AbstractContextManager[None], compilations: list[list[Compilation]]) -> None:
-        self._step, self._compilations, self._watch = step, compilations, CompileWatch()
+    def __init__(
+        self,
+        step: AbstractContextManager[None],
+        compilations: list[list[Compilation]],
+        after: Callable[[], None] | None,
+    ) -> None:
+        self._step, self._compilations, self._after, self._watch = step, compilations, after, CompileWatch()
 
     def __enter__(self) -> None:
         self._watch.__enter__()
@@ -151,6 +176,18 @@ class _MeteredStep:
         self._watch.__exit__(kind, error, trace)
         if kind is None:
             self._compilations.append(self._watch.compilations)
+            if self._after is not None:
+                self._after()
+
+
+def _late_notes(late: list[float], counted: list[float]) -> list[str]:
+    """A `synchronize` that does not wait leaves the work of a step to the next one, or to nobody."""
+    if statistics.median(late or [0.0]) <= MAX_LATE * statistics.median(counted):
+        return []
+    return [
+        f"the device worked on for {format_seconds(statistics.median(late))} (median) after `synchronize` had ended a "
+        "step: the step times are too short by that; leave synchronize= away, or give it a function that waits"
+    ]
 
 
 def _path_of_rank(path: Path, rank: str) -> Path:

@@ -30,7 +30,9 @@ def arrange_memory(section: Section, record: Record, page_dir: Path) -> set[str]
     memory: Mapping[str, Any] = record.details.get("memory") or {}
     if not memory:
         return set()
-    kinds: Mapping[str, int] = memory["breakdown"]["kinds"]
+    kinds: dict[str, float] = dict(memory["breakdown"]["kinds"])
+    if record.metrics.get("peak_unseen_bytes", 0.0) > 0:
+        kinds["unseen"] = record.metrics["peak_unseen_bytes"]  # what no operator returned: all else of compiled code
     parts = [(kind.replace("_", " "), float(size), number) for number, (kind, size) in enumerate(kinds.items()) if size]
     legend = [(colour, kind, format_bytes(size)) for kind, size, colour in parts]
     section.figures.append(

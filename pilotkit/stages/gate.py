@@ -182,7 +182,7 @@ def _determinism(config: PilotConfig) -> dict[str, Any]:
         "cudnn_benchmark": False,
         "allow_tf32": config.precision.allow_tf32,
         "cublas_workspace_config": defaults["CUBLAS_WORKSPACE_CONFIG"],
-        "compile": config.train.compile,
+        "compile": config.train.compile_scope if config.train.compile else False,
     }
 
 

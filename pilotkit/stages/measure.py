@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotkit.stages.numbers import as_metrics, step_warnings
+from pilotkit.doubts import step_doubts, unreached_doubts
+from pilotkit.stages.numbers import as_metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 from pilotkit.units import format_bytes, format_seconds
 
@@ -24,9 +25,12 @@ def run(run: Run) -> StageResult:
     memory = outcome.result["memory"]
     timing = outcome.result["time"]
     warnings = [
-        *step_warnings(found, max_spread=run.config.measure.max_spread, time=timing),
+        *outcome.result.get("overridden", []),
+        *step_doubts(found, max_spread=run.config.measure.max_spread, time=timing),
+        *unreached_doubts(outcome.result.get("unreached")),
         *_loader_warnings(run, found),
         *_length_warnings(run, found),
+        *_shape_warnings(run, rows_differ=outcome.result.get("rows_differ", False)),
         *_memory_warnings(found, memory, num_eval_batches=run.config.train.num_eval_batches),
     ]
     for warning in warnings:
@@ -90,6 +94,17 @@ def _length_warnings(run: Run, found: dict[str, float]) -> list[str]:
     return [
         f"{text}; none of these is that long, and the memory of a longer one was not measured: give the look more time "
         "(measure.loader_seconds), or lower train.seq_len if there is none"
+    ]
+
+
+def _shape_warnings(run: Run, *, rows_differ: bool) -> list[str]:
+    """Steps are taken on the longest rows, so no change of shape falls into them; in the long run it will."""
+    if not (rows_differ and run.config.train.compile):
+        return []
+    return [
+        "the rows differ in length and train.compile is on: each new length may compile again, and steps were taken on "
+        "the longest alone; pad rows to train.seq_len, or see what a few steps of other lengths "
+        "compiled (num_length_recompilations)"
     ]
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pilotkit.decide.precision import UNDECIDED, Judgement, Tolerances, judge_precision
+from pilotkit.decide.precision import (
+    REJECT,
+    UNDECIDED,
+    Judgement,
+    Tolerances,
+    judge_precision,
+    without_finite_loss,
+)
 from pilotkit.decide.recomputation import trade
 from pilotkit.errors import ConfigError
 from pilotkit.launch.outcome import Outcome
@@ -13,13 +20,17 @@ from pilotkit.records.record import Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 
 NONE = "none"
+UNCOMPILED = (
+    "the precisions were compared without torch.compile: what is looked for inside modules is not there in compiled "
+    "code, which rounds in fewer places"
+)
 
 
 def run(run: Run) -> StageResult:
     """fp32 and the run's precision on the same batches; then the run's steps with each mode of recomputation."""
     run.devices()
     metrics = Metrics()
-    details: dict[str, Any] = {"warnings": []}
+    details: dict[str, Any] = {"warnings": [UNCOMPILED] if run.config.train.compile else []}
     metrics.add("given", num_steps=run.config.numerics.num_steps)
     failed = _precision(run, metrics, details) or _recomputation(run, metrics, details)
     details["threads"] = run.threads
@@ -45,6 +56,11 @@ def _precision(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outcome |
     if not result["repeatable"]:
         details["warnings"].append("two fp32 runs with one seed differ: something in this model is not deterministic")
     if name == "fp32":
+        judged = result["reference"]
+        details["warnings"] += _leak_warnings(judged, result["leaks"], expected="float32")
+        if judged["ended"]:
+            words = without_finite_loss(judged, name=name)
+            details["precision"] = dataclasses.asdict(Judgement(REJECT, [words])) | {"name": name}
         return None
     outcome = run.work("numerics_candidate")
     if outcome.status != "ok":
@@ -71,12 +87,20 @@ def _compare(
         ),
     )
     metrics.add("measured", judgement.figures, candidate_eval_loss=found["candidate"]["eval_loss"])
-    leaks = found["leaks"]
-    if leaks:
-        shown = ", ".join(leaks[:5]) + (f" and {len(leaks) - 5} more" if len(leaks) > 5 else "")
-        details["warnings"].append(f"matrix products in another dtype than {precision.compute_dtype}: {shown}")
+    details["warnings"] += _leak_warnings(found["candidate"], found["leaks"], expected=precision.compute_dtype)
     details["candidate"] = {key: found[key] for key in ("candidate", "switches", "leaks")}
     details["precision"] = {"name": precision.name, "verdict": judgement.verdict, "reasons": judgement.reasons}
+
+
+def _leak_warnings(curve: dict[str, Any], leaks: list[str], *, expected: str) -> list[str]:
+    """Modules with the dtype that each took its products in."""
+    if not leaks:
+        return []
+    dtypes = {name: dtype for dtype, names in curve["dtypes"]["modules"].items() for name in names if dtype != expected}
+    shown = ", ".join(f"{name} ({dtypes[name]})" for name in leaks[:5])
+    more = f" and {len(leaks) - 5} more" if len(leaks) > 5 else ""
+    mend = "look there for float(), double(), autocast(enabled=False), or a constant of that dtype"
+    return [f"matrix products in another dtype than {expected}: {shown}{more}; {mend}"]
 
 
 def _recomputation(run: Run, metrics: Metrics, details: dict[str, Any]) -> Outcome | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from pilotkit.decide.strategy import recommend_strategy
+from pilotkit.doubts import MAX_SPREAD, step_doubts, unreached_doubts
 from pilotkit.errors import ConfigError, StageRefused
 from pilotkit.launch.devices import refuse_process_count
 from pilotkit.launch.nodes import Nodes
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
-from pilotkit.stages.numbers import as_metrics, step_warnings
+from pilotkit.stages.numbers import as_metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
 
 SCRIPT = "script"
@@ -98,7 +99,9 @@ def _script(run: Run, *, nproc: int, visible: int, nodes: Nodes | None) -> Stage
     prefixed = as_metrics(found, prefix=f"{SCRIPT}_")
     metrics.values.update(prefixed.values)
     metrics.origins.update(prefixed.origins)
-    warnings = step_warnings(found, max_spread=run.config.measure.max_spread, time=first["time"]) + list(first["notes"])
+    warnings = step_doubts(found, max_spread=run.config.measure.max_spread, time=first["time"])
+    known = step_doubts(found, max_spread=MAX_SPREAD, time=first["time"])
+    warnings += [note for note in first["notes"] if note not in known]
     if len(meters) < world_size:
         warnings.append(f"{len(meters)} of {world_size} ranks left a measurement here")
     warnings += _unmeasured_network(run, num_nodes=num_nodes)
@@ -156,12 +159,16 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _warnings(run: Run, outcomes: dict[str, Outcome], *, nproc: int, visible: int, num_nodes: int) -> list[str]:
-    warnings = []
+    # Of every process alike.
+    warnings = list(
+        next((found.result["overridden"] for found in outcomes.values() if "overridden" in found.result), [])
+    )
     for name, outcome in outcomes.items():
         if outcome.status == "ok":
-            found = step_warnings(
+            found = step_doubts(
                 outcome.result["metrics"], max_spread=run.config.measure.max_spread, time=outcome.result["time"]
             )
+            found += unreached_doubts(outcome.result.get("unreached"))
             warnings += [f"{name}: {text}" for text in found]
         if outcome.status == "refused" and outcome.failure is not None:
             warnings.append(f"{name} was refused: {outcome.failure.summary}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pilotkit.doubts import unreached_doubts
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.record import Failure, Metrics
 from pilotkit.stages.run import Run, StageResult, not_ok
@@ -41,7 +42,10 @@ def run(run: Run) -> StageResult:
         _row(4, "PASS", f"by a new process, {format_seconds(restored['checkpoint_load_seconds'])}"),
         _row(5, "PASS" if same else "FAIL", note),
     ]
-    details = {"card": card, "threads": run.threads}
+    warnings = list(first.result.get("overridden", [])) + unreached_doubts(first.result.get("unreached"))
+    for warning in warnings:
+        run.console.line(f"  note: {warning}")
+    details = {"card": card, "threads": run.threads, "warnings": warnings}
     artifacts = {"checkpoint": str(run.run_dir.checkpoints.relative_to(run.run_dir.path))}
     if not same:
         problem = Failure("the restored model evaluates to another loss", cause=note)

@@ -5,7 +5,6 @@ Called by the worker once a process and by the trainer in every forward. Never c
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pilotkit.errors import ConfigError, Problem
-
-OVERRULING = "NVIDIA_TF32_OVERRIDE"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -49,10 +45,8 @@ class PrecisionPolicy:
         Only the older pair of switches is used, here and everywhere: torch raises once both kinds were set, and the
         older pair can be read through either. What somebody set by the newer ones is taken back, as convolutions
         inherit it. On a device without TF32 they change nothing.
-
-        Raises ConfigError where the environment overrules them.
         """
-        self._refuse_overruling(device)
+        del device  # the switches are those of the process; the argument keeps the call alike for other backends
         backends: Any = torch.backends
         mkldnn = (getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
         for backend in (backends, backends.cudnn, backends.mkldnn, *mkldnn):
@@ -62,16 +56,6 @@ class PrecisionPolicy:
         torch.set_float32_matmul_precision("highest")  # the processor's products too, which have bfloat16 for "medium"
         torch.backends.cuda.matmul.allow_tf32 = self.allow_tf32
         torch.backends.cudnn.allow_tf32 = self.allow_tf32
-
-    def _refuse_overruling(self, device: torch.device) -> None:
-        """NVIDIA's libraries follow this variable whatever torch tells them, and torch's switches do not show it."""
-        value = os.environ.get(OVERRULING, "")
-        if device.type != "cuda" or torch.version.cuda is None or value not in ("0", "1"):
-            return
-        if (value == "1") != self.allow_tf32:
-            allowed = f"what {OVERRULING}={value} of the environment says: {value == '1'}"
-            fix = f"unset {OVERRULING}, and let the precision say it"
-            raise ConfigError([Problem("precision.allow_tf32", self.allow_tf32, allowed, fix)])
 
     def cast(self, model: nn.Module) -> nn.Module:
         """Store every floating parameter and buffer in `param_dtype`; returns the same module."""

@@ -7,7 +7,7 @@ and ranks that run different blocks exchange the wrong weights, or wait for each
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -25,24 +25,24 @@ _END = "the end of its forward"
 
 
 @contextmanager
-def explained_dtypes(model: nn.Module, *, strategy: str) -> Iterator[None]:
-    """Raises ConfigError, with the module, where an operator met two dtypes.
-
-    Sharded parameters are gathered in the precision's compute dtype and no autocast runs, so a forward that casts its
-    activations up (`h.float()`) hands a float32 input to a layer whose weight is not.
-    """
+def explained_dtypes(model: nn.Module, *, refusal: Callable[[str], ConfigError]) -> Iterator[None]:
+    """Raises `refusal("<module> met two dtypes (<torch's words>)")` where an operator met two dtypes."""
     try:
         yield
     except RuntimeError as error:
         if not _TWO_DTYPES.search(str(error)):
             raise
-        name = _innermost_module(model, error)
-        fix = (
-            f"{name} met two dtypes ({str(error).splitlines()[0]}): under sharding in mixed precision weights come in "
-            "the compute dtype and autocast does not run, so cast its input back before it "
-            "(h.to(layer.weight.dtype)), or take precision=fp32"
-        )
-        raise ConfigError([Problem("parallelism.strategy", strategy, f"{OTHERS} in this precision", fix)]) from error
+        raise refusal(f"{_innermost_module(model, error)} met two dtypes ({str(error).splitlines()[0]})") from error
+
+
+def refuse_sharded_dtypes(strategy: str, met: str) -> ConfigError:
+    """Sharded parameters are gathered in the precision's compute dtype and no autocast runs, so a forward that casts
+    its activations up (`h.float()`) hands a float32 input to a layer whose weight is not."""
+    fix = (
+        f"{met}: under sharding in mixed precision weights come in the compute dtype and autocast does not run, so "
+        "cast its input back before it (h.to(layer.weight.dtype)), or take precision=fp32"
+    )
+    return ConfigError([Problem("parallelism.strategy", strategy, f"{OTHERS} in this precision", fix)])
 
 
 def _innermost_module(model: nn.Module, error: BaseException) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +26,7 @@ from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.train.ranks import gather_scalar
 from pilotkit.train.rows import RowSource, RowStream, read_rows
 from pilotkit.train.seeding import preserved_random_state
-from pilotkit.train.sharded_forward import SameBlocksOnEveryRank, explained_dtypes
+from pilotkit.train.sharded_forward import SameBlocksOnEveryRank, explained_dtypes, refuse_sharded_dtypes
 from pilotkit.train.unused import UnusedParameters
 
 
@@ -156,6 +157,10 @@ class Trainer:
         self._moving_buffers.agree()
         return StepResult(self.step, mean_loss, grad_norm, lr, self._num_tokens, tuple(row_ids), skipped)
 
+    def unreached(self) -> dict[str, Any]:
+        """In how many of the steps so far each parameter that wants a gradient got none, on this rank."""
+        return {"num_steps": self._unused.num_steps, "parameters": dict(self._unused.missed)}
+
     @torch.no_grad()
     def evaluate(self, num_batches: int) -> float:
         """Mean loss over `num_batches` micro-batches of every rank: the same rows each time, without dropout.
@@ -209,13 +214,24 @@ class Trainer:
 
     def _forward(self, batch: dict[str, Tensor]) -> Any:
         if not self._is_sharded:
-            return self.model(**batch)
+            with explained_dtypes(self.model, refusal=self._two_dtypes):
+                return self.model(**batch)
         with ExitStack() as watched:
-            watched.enter_context(explained_dtypes(self.model, strategy=self._strategy))
+            watched.enter_context(explained_dtypes(self.model, refusal=partial(refuse_sharded_dtypes, self._strategy)))
             if not self._same_blocks:
                 watched.enter_context(SameBlocksOnEveryRank(self.model, strategy=self._strategy))
                 self._same_blocks = True
             return self.model(**batch)
+
+    def _two_dtypes(self, met: str) -> ConfigError:
+        """Without sharding: what is stored has one dtype, and a tensor that the forward makes may have another."""
+        dtype = self._precision.param_dtype
+        fix = (
+            f"{met}: a forward that casts up (double(), float()), a constant, or a tensor that is no buffer keeps its "
+            f"own dtype, and parameters are {dtype}; cast it before that module (x.to(layer.weight.dtype)), or make it "
+            "a buffer (register_buffer), which follows the precision"
+        )
+        return ConfigError([Problem("model.factory", "a model whose forward mixes dtypes", f"{dtype} throughout", fix)])
 
     def _update(self) -> tuple[float | None, bool]:
         """Clip, step, clear. The scheduler moves only with the weights, so a skipped step shifts no learning rate."""

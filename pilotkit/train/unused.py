@@ -40,6 +40,8 @@ class UnusedParameters:
         self._usual: set[str] | None = None
         self._dtypes: dict[str, torch.dtype] = {}
         self._another_dtype = adds_up_in_another_dtype
+        self.num_steps = 0
+        self.missed: Counter[str] = Counter()
         self._trainable = {name: param for name, param in model.named_parameters() if param.requires_grad}
         if isinstance(model, FSDPModule) and can_differ(model):
             self._reached = set()
@@ -81,11 +83,19 @@ class UnusedParameters:
         return ConfigError([Problem("parallelism.strategy", self._strategy, f"{OTHERS} in this precision", fix)])
 
     def check(self, *, step: int) -> None:
-        """Raises ConfigError with the names where the search is off and something is amiss."""
+        """Raises ConfigError with the names where the search is off and something is amiss. `missed` counts, by name,
+        in how many of `num_steps` steps a parameter got no gradient on this rank."""
+        self.num_steps += 1
+        self.missed.update(self._missed_here())
         if self._strategy == "ddp" and not self._search:
             self._check_ddp(step)
         elif self._reached is not None:
             self._check_sharded(self._reached, step)
+
+    def _missed_here(self) -> list[str]:
+        if self._reached is not None:
+            return [name for name in self._trainable if name not in self._reached]
+        return [name.removeprefix("module.") for name, param in self._trainable.items() if param.grad is None]
 
     def _check_ddp(self, step: int) -> None:
         """Two things leave DDP waiting: no gradient at all, and none in the last backward, the one that reduces."""

@@ -19,6 +19,7 @@ from pilotkit.cpus import shared_memory_free_bytes, shared_memory_needed_bytes
 from pilotkit.errors import ConfigError, PilotkitError, Problem
 from pilotkit.train import activation_checkpointing, adamw8bit, float8
 from pilotkit.train.blocks import find_blocks
+from pilotkit.train.compilation import compile_model
 from pilotkit.train.factories import resolve
 from pilotkit.train.optimizer import build_optimizer
 from pilotkit.train.parallelism import parallelize
@@ -26,6 +27,7 @@ from pilotkit.train.precision import PrecisionPolicy
 from pilotkit.train.rows import RowSource, RowStream
 from pilotkit.train.scheduler import build_scheduler
 from pilotkit.train.seeding import seed_everything
+from pilotkit.train.tf32 import settings_against
 from pilotkit.train.trainer import Trainer
 from pilotkit.units import format_bytes
 from pilotkit.worker.lengths import ChosenRows, RowLengths, lengths_of_run
@@ -50,6 +52,8 @@ class Built:
     """How long the rows are; looked at only with `longest_rows`."""
     all_rows: RowStream | None = None
     """The rows as they come, where the trainer has the longest alone."""
+    overridden: tuple[str, ...] = ()
+    """What the user's own code or environment had set, and the configuration set otherwise: a sentence each."""
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -84,6 +88,7 @@ def build(
         adamw8bit.check_strategy(strategy)  # a pilot's or a restore's may be another than the run's
     model, num_params = _load_model(session, precision)
     # After the factories: many a module says torch.set_float32_matmul_precision("high") where it is imported.
+    overridden = settings_against(config.precision.name, allow_tf32=precision.allow_tf32)
     precision.apply_to_backend(session.device.torch_device)
     blocks = find_blocks(model, path=config.model.blocks)
     _convert_to_float8(session, model, precision, blocks)
@@ -101,7 +106,7 @@ def build(
         find_unused_parameters=config.parallelism.find_unused_parameters,
     )
     if train.compile:
-        model.compile()
+        compile_model(model, scope=train.compile_scope, blocks=blocks)
     optimizer = build_optimizer(model.parameters(), **dataclasses.asdict(config.optimizer))
     trainer = Trainer(
         model,
@@ -132,7 +137,16 @@ def build(
         seed_everything(row_seed, rank=session.rank, deterministic=train.deterministic)
     session.device.synchronize()
     seconds = time.perf_counter() - started
-    return Built(trainer, seconds, data.seconds, num_params, data.batch_bytes, data.lengths, data.all_rows)
+    return Built(
+        trainer,
+        seconds,
+        data.seconds,
+        num_params,
+        data.batch_bytes,
+        lengths=data.lengths,
+        all_rows=data.all_rows,
+        overridden=tuple(overridden),
+    )
 
 
 def precision_policy(config: PilotConfig) -> PrecisionPolicy:

@@ -61,8 +61,10 @@ def run_curve(
     row_seed: int | None = None,
 ) -> Curve:
     """Train `numerics.num_steps` steps from the run's first weights. `use_gradient` is told each parameter's first
-    gradient by name, after accumulation and without the loss scale."""
+    gradient by name, after accumulation and without the loss scale. Nothing is compiled: the watches look at modules
+    and operators, and compiled code has neither."""
     config = constant_rate(session.config, precision=precision, mode="none")
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
     built = build(dataclasses.replace(session, config=config), strategy="single", row_seed=row_seed)
     try:
         return _run(session, built, use_gradient=use_gradient, label=label)

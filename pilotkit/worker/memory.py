@@ -1,7 +1,8 @@
 """Memory of the intended run on one device, phase by phase: the largest peak decides whether it fits.
 
 Called by `measure` once its steps are timed: counting live tensors slows a step down. On an accelerator peaks are the
-allocator's, on the CPU they are counted; what the peak consists of is counted on both.
+allocator's, on the CPU they are counted; what the peak consists of is counted on both. Of a compiled step only what
+lives through all of it is told apart: no operator returns the rest, and the same step uncompiled is another one.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pilotkit.config.load import dump
-from pilotkit.meter.breakdown import MemoryBreakdown
+from pilotkit.meter.allocations import peak_growth
+from pilotkit.meter.breakdown import Breakdown, MemoryBreakdown
 from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.train import checkpoint
 from pilotkit.worker.build import Built
@@ -22,6 +24,8 @@ from pilotkit.worker.session import Session
 CHECKPOINT_NAME = "measure"
 NUM_GROWTH_BATCHES = 3
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+COUNTED, ALLOCATIONS, ALLOCATOR = "live tensors", "allocations", "caching allocator"
+LASTING = ("parameters", "optimizer_state", "buffers")
 GROWTH_SHARE = 0.01
 """A peak that rises by more than this share over a whole evaluation is told: what is kept of a batch may be small."""
 
@@ -34,11 +38,9 @@ def measure_phases(session: Session, built: Built) -> tuple[dict[str, float], di
     first = _peak(session, built, trainer.train_step)
     device_type = session.device.torch_device.type
     depth = session.config.measure.module_depth
-    watch = MemoryBreakdown(trainer.model, trainer.optimizer, depth=depth, device_type=device_type)
-    with watch:
-        trainer.train_step()
-    breakdown = watch.result()
-    steady = float(breakdown.peak_bytes) if device_type == "cpu" else _peak(session, built, trainer.train_step)
+    breakdown = _breakdown(built, depth=depth, device_type=device_type, compiled=session.config.train.compile)
+    counted = peaks_by(session) == COUNTED
+    steady = float(breakdown.peak_bytes) if counted else _peak(session, built, trainer.train_step)
     peaks = {"first step": first, "steps": steady}
     one = _peak(session, built, lambda: trainer.evaluate(1))
     several = _peak(session, built, lambda: trainer.evaluate(NUM_GROWTH_BATCHES))
@@ -51,11 +53,12 @@ def measure_phases(session: Session, built: Built) -> tuple[dict[str, float], di
     metrics |= {f"{phase.replace(' ', '_')}_peak_bytes": peak for phase, peak in peaks.items() if phase != "steps"}
     metrics["largest_peak_bytes"] = peaks[deciding]
     metrics["eval_growth_bytes"] = growth
-    if device_type != "cpu":
+    if not counted:
         metrics["peak_unseen_bytes"] = steady - breakdown.peak_bytes
     details = {
         "deciding_phase": deciding,
         "breakdown": asdict(breakdown),
+        "peaks_by": peaks_by(session),
         "eval_grows": growth * session.config.train.num_eval_batches > GROWTH_SHARE * peaks["evaluation"],
         "allocator_settings": _allocator_settings(),
     }
@@ -67,14 +70,40 @@ def _allocator_settings() -> str:
     return next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), "")
 
 
+def _breakdown(built: Built, *, depth: int, device_type: str, compiled: bool) -> Breakdown:
+    """Of one step; of a compiled one, of what is there before it and after it."""
+    watch = MemoryBreakdown(built.trainer.model, built.trainer.optimizer, depth=depth, device_type=device_type)
+    with watch:
+        if not compiled:
+            built.trainer.train_step()
+    found = watch.result()
+    if compiled:
+        found = replace(found, kinds={kind: size for kind, size in found.kinds.items() if kind in LASTING})
+    return found
+
+
+def peaks_by(session: Session) -> str:
+    """What the peaks of this run are read from."""
+    if session.device.memory().peak_allocated_bytes is not None:
+        return ALLOCATOR
+    return ALLOCATIONS if session.config.train.compile else COUNTED
+
+
+def counted_peak(session: Session, built: Built, work: Callable[[], object]) -> int:
+    """Most bytes that tensors take at once during `work`, on a processor."""
+    tracker = LiveTensorTracker()
+    tracker.track(built.trainer.model, built.trainer.optimizer)
+    if peaks_by(session) == ALLOCATIONS:
+        return tracker.live_bytes + peak_growth(work)
+    with tracker:
+        work()
+    return tracker.peak_bytes
+
+
 def _peak(session: Session, built: Built, work: Callable[[], object]) -> float:
     device = session.device
-    if device.memory().peak_allocated_bytes is None:
-        tracker = LiveTensorTracker()
-        tracker.track(built.trainer.model, built.trainer.optimizer)
-        with tracker:
-            work()
-        return float(tracker.peak_bytes)
+    if peaks_by(session) != ALLOCATOR:
+        return float(counted_peak(session, built, work))
     device.synchronize()
     device.reset_peak()
     work()

@@ -244,6 +244,7 @@ def workload_of(session: Session) -> Workload:
         device_type=config.hardware.device_type,
         attention=config.estimate.attention,
         compile=config.train.compile,
+        compile_scope=config.train.compile_scope,
     )
 
 

@@ -16,12 +16,11 @@ from pilotkit.meter.compilation import at_limit, compile_metrics, length_metrics
 from pilotkit.meter.device_memory import refuse_busy_device
 from pilotkit.meter.device_use import device_memory_metrics, read_device_use
 from pilotkit.meter.flops import count_executed_flops, count_training_flops, mfu
-from pilotkit.meter.memory import LiveTensorTracker
 from pilotkit.meter.rss import peak_rss_bytes
 from pilotkit.meter.step_times import step_metrics
 from pilotkit.worker.build import Built, build
 from pilotkit.worker.loader import loader_rate
-from pilotkit.worker.memory import measure_phases
+from pilotkit.worker.memory import counted_peak, measure_phases
 from pilotkit.worker.session import Session
 from pilotkit.worker.steps import TimedSteps, compilations_as_rows_come, run_timed_steps
 
@@ -80,6 +79,9 @@ def measure(session: Session) -> dict[str, Any]:
         "device": session.device.name,
         "memory": memory,
         "time": timing,
+        "unreached": built.trainer.unreached(),
+        "overridden": list(built.overridden),
+        "rows_differ": built.lengths is not None and bool(built.lengths.longest_rows),
     }
 
 
@@ -123,17 +125,13 @@ def time_details(steps: TimedSteps) -> dict[str, Any]:
 
 
 def memory_metrics(session: Session, built: Built) -> dict[str, float]:
-    """Peaks of a step in the steady state, when the optimizer's state is there. On the CPU: live tensors and RSS."""
+    """Peaks of a step in the steady state, when the optimizer's state is there. On the CPU: counted, and RSS."""
     return device_memory_metrics(session.device) or _counted_memory(session, built)
 
 
 def _counted_memory(session: Session, built: Built) -> dict[str, float]:
-    tracker = LiveTensorTracker()
-    tracker.track(built.trainer.model, built.trainer.optimizer)
-    with tracker:
-        built.trainer.train_step()
     on_cpu = {
-        "peak_allocated_bytes": tracker.peak_bytes,
+        "peak_allocated_bytes": counted_peak(session, built, built.trainer.train_step),
         "peak_rss_bytes": peak_rss_bytes(),
         "memory_limit_bytes": session.config.hardware.memory_bytes,
     }
@@ -147,6 +145,8 @@ def _tokens_per_step(session: Session) -> int:
 
 def _time_evaluation(session: Session, built: Built) -> float:
     num_batches = min(NUM_EVAL_BATCHES, session.config.train.num_eval_batches)
+    if session.config.train.compile:
+        built.trainer.evaluate(1)  # evaluation has code of its own, which is compiled once in a run
     started = time.perf_counter()
     built.trainer.evaluate(num_batches)
     session.device.synchronize()

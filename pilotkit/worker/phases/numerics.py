@@ -49,6 +49,7 @@ def reference(session: Session) -> dict[str, Any]:
         "reference": first.to_dict(),
         "repeatable": first.digest == again.digest and first.losses == again.losses,
         "noise": noise,
+        "leaks": first.dtypes.leaks(FP32.compute_dtype),
         "switches": switches(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }

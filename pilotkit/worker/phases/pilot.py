@@ -67,6 +67,8 @@ def pilot(session: Session, *, strategy: str) -> dict[str, Any]:
         "metrics": metrics,
         "steps": steps.step_seconds,
         "time": time_details(steps),
+        "unreached": built.trainer.unreached(),
+        "overridden": list(built.overridden),
         "devices": devices,
         "ranks": local_ranks,
         "mesh": {"dp_replicate": dp_replicate, "dp_shard": dp_shard},

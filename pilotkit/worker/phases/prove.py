@@ -54,6 +54,8 @@ def train_and_save(session: Session) -> dict[str, Any]:
             "checkpoint_save_seconds": saved.seconds,
         },
         "checkpoint": str(saved.path),
+        "unreached": trainer.unreached(),
+        "overridden": list(built.overridden),
     }
 
 

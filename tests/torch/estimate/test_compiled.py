@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,9 +19,40 @@ from pilotkit.estimate.predict import predict
 from pilotkit.estimate.trace import trace_step
 from pilotkit.estimate.workload import Workload
 from pilotkit.meter import memory
+from pilotkit.train.compilation import compile_model
 from pilotkit.train.models.language import LanguageModelOutput
 
 BATCH, SEQ_LEN = 4, 32
+
+
+@pytest.mark.parametrize("mode", ["none", "selective"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+def test_blocks_by_themselves_hold_what_torchs_own_backend_really_holds(
+    scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """One graph for all of them, head and loss as they are without; with recomputation too."""
+    monkeypatch.setattr(memory._Watch, "ignore_compile_internals", classmethod(lambda _: True), raising=False)
+    parallelize = scenarios.parallelize
+
+    def compiling(model: nn.Module, **options: Any) -> nn.Module:
+        found: nn.Module = parallelize(model, **options)
+        blocks = options["blocks"]
+        compile_model(found, scope="blocks", blocks=blocks, backend="aot_eager_decomp_partition")
+        return found
+
+    monkeypatch.setattr(scenarios, "parallelize", compiling)
+    uncompiled = dataclasses.replace(scenarios.LLAMA, activation_checkpointing=mode)
+    workload = dataclasses.replace(uncompiled, compile=True, compile_scope="blocks")
+    real = scenarios.run_for_real(workload)
+    trace = trace_step(dataclasses.replace(workload, fuses=False), micro_batch_size=BATCH, seq_len=SEQ_LEN)
+    assert trace.num_graphs == 1
+    assert [peak.num_bytes for peak in peaks(trace).values()] == list(real.values())
+    whole, by_blocks, eager = (
+        predict(found, micro_batch_size=BATCH, seq_len=SEQ_LEN).peak_allocated_bytes
+        for found in (dataclasses.replace(workload, compile_scope="model"), workload, uncompiled)
+    )
+    assert whole <= by_blocks <= eager
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
@@ -28,8 +60,9 @@ def test_without_fusion_it_is_what_torchs_own_backend_really_holds(
     scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout's seeds and all: every step and the evaluation. With fusion it is less, in memory and in launches."""
-    # The tracker of live tensors would keep torch from compiling.
+    # The tracker of live tensors lets nothing run compiled: torch would not, under it.
     monkeypatch.setattr(memory._Watch, "ignore_compile_internals", classmethod(lambda _: True), raising=False)
+    monkeypatch.setattr(memory, "uncompiled", nullcontext)
     parallelize = scenarios.parallelize
 
     def compiling(model: nn.Module, **options: Any) -> nn.Module:

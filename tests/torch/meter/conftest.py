@@ -39,5 +39,6 @@ class FakeDevice:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     fake = FakeDevice()
-    monkeypatch.setattr("pilotkit.meter.clock.time", SimpleNamespace(perf_counter=lambda: fake.now))
+    for module in ("clock", "step_meter"):
+        monkeypatch.setattr(f"pilotkit.meter.{module}.time", SimpleNamespace(perf_counter=lambda: fake.now))
     return fake

@@ -70,6 +70,53 @@ def test_state_of_trainable_parameters_only(amsgrad: bool, moments: int) -> None
     assert state == moments * trainable + 2 * (LAYERS - 1) * FLOAT
 
 
+def _tied() -> nn.Module:
+    model = nn.Sequential(*_linears_without_bias())
+    model[3].weight = model[1].weight
+    return model
+
+
+@pytest.mark.parametrize("rows", [ROWS, 1], ids=["peak before backward", "peak in the optimizer"])
+@pytest.mark.parametrize("kind", ["sgd momentum", "tied", "bf16", "bf16 mixed"])
+def test_other_optimizers_and_formats_in_closed_form(kind: str, rows: int) -> None:
+    """Exact to the byte. SGD keeps one moment and no counter; a tied weight is one; of the copies of weights that
+    autocast makes the first layer's is not kept, as its input wants no gradient."""
+    weight, layer = WIDTH * WIDTH, rows * WIDTH
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+    size = dtype.itemsize
+    model = (_tied() if kind == "tied" else nn.Sequential(*_linears_without_bias())).to(dtype)
+    distinct = LAYERS - 1 if kind == "tied" else LAYERS
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    if kind == "sgd momentum":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    inputs = torch.randn(rows, WIDTH, dtype=dtype)
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "bf16 mixed"):
+            output = model(inputs)
+        output.float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with MemoryBreakdown(model, optimizer) as watch:
+        step()
+    kinds = watch.result().kinds
+    weights = distinct * weight * size
+    assert kinds["parameters"] == weights
+    assert kinds["optimizer_state"] == (weights if kind == "sgd momentum" else 2 * weights + distinct * FLOAT)
+    if rows == 1:
+        assert kinds["gradients"] == weights
+        return
+    copies = layer * 2 + (LAYERS - 1) * weight * 2
+    mixed = LAYERS * layer * 2 + copies
+    assert kinds["activations"] == (mixed if kind == "bf16 mixed" else LAYERS * layer * size)
+
+
+def _linears_without_bias() -> list[nn.Module]:
+    return [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
+
+
 def test_the_first_step_has_no_state_at_its_peak() -> None:
     first, later = _watch(_linears(), first=True), _watch(_linears())
     assert first.kinds["optimizer_state"] == 0

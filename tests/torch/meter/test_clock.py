@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -79,6 +80,24 @@ def test_a_step_that_raises_is_not_recorded_and_the_next_one_is(device: Any) -> 
         device.host_work(1.0)
     assert clock.step_seconds == [1.0]
     assert clock.section_seconds == {"forward": [1.0]}
+
+
+def test_what_lies_between_steps_is_in_none_and_what_a_step_without_an_end_took_is_not_between(device: Any) -> None:
+    """A trainer abandons the step in which it evaluated."""
+    clock = StepClock(device.synchronize)
+    with clock.step():
+        device.launch(1.0)
+    device.host_work(0.25)
+    with clock.step():
+        device.launch(1.0)
+    with contextlib.suppress(ValueError), clock.step():
+        device.host_work(30.0)
+        raise ValueError("abandoned")
+    device.host_work(0.5)
+    with clock.step():
+        device.launch(1.0)
+    assert clock.step_seconds == [1.0, 1.0, 1.0]
+    assert clock.between_seconds == [0.0, 0.25, 0.5]
 
 
 def test_misuse_is_refused(device: Any) -> None:

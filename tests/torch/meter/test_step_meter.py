@@ -49,11 +49,48 @@ def test_warmup_is_dropped_and_the_file_says_so(tmp_path: Path, device: Any) -> 
         "step_max_seconds": 4.0,
         "tokens_per_second": 300.0,
         "tokens_per_second_per_device": 300.0,
+        "between_steps_seconds": 0.0,
     }
     assert result["schema_version"] == 2
     assert result["step_seconds"] == [10.0, 10.0, 10.0, 1.0, 1.0, 4.0]
-    assert result["notes"] == []
+    assert result["notes"] == [
+        "the step time is unsteady: its spread is 86.6 %, over the limit of 10.0 %",
+        "only 3 steps were counted",
+    ]
     assert device.num_synchronizations == 12
+
+
+def test_a_synchronize_that_does_not_wait_is_told(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose work is launched at once: without a wait, only the launches are in the step."""
+    monkeypatch.setattr("pilotkit.meter.step_meter.synchronize_current", device.synchronize)
+    meter = StepMeter(tokens_per_step=1, num_warmup_steps=1, synchronize=lambda: None)
+    for _ in range(7):
+        with meter.step():
+            device.host_work(0.125)
+            device.launch(2.0)
+    result = meter.close()
+    assert result["metrics"]["step_seconds"] == 0.125
+    assert result["notes"] == [
+        "the device worked on for 2.00 s (median) after `synchronize` had ended a step: the step times are too short "
+        "by that; leave synchronize= away, or give it a function that waits",
+    ]
+    good = StepMeter(tokens_per_step=1, num_warmup_steps=1, synchronize=device.synchronize)
+    assert run(good, device, seconds=[2.0] * 7)["notes"] == []
+
+
+def test_a_loader_that_sleeps_between_steps_is_told(device: Any) -> None:
+    """The three lines around a loop: its batch is there before the step begins."""
+    meter = StepMeter(tokens_per_step=1, num_warmup_steps=1, synchronize=device.synchronize)
+    for _ in range(7):
+        device.host_work(0.25)
+        with meter.step():
+            device.launch(1.0)
+    result = meter.close()
+    assert (result["metrics"]["step_seconds"], result["metrics"]["between_steps_seconds"]) == (1.0, 0.25)
+    assert result["notes"] == [
+        "between two steps pass 250.0 ms (mean), and a step takes 1.00 s: what waits there, the loader perhaps, is in "
+        'no figure of a step; take the batch inside step(), as section("data_wait")'
+    ]
 
 
 def test_sections_become_metrics(tmp_path: Path, device: Any) -> None:

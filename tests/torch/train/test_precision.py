@@ -1,11 +1,8 @@
 """What each policy stores, computes in and switches."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
-from pilotkit.errors import ConfigError
 from pilotkit.train.precision import PrecisionPolicy
 
 CPU = torch.device("cpu")
@@ -26,24 +23,6 @@ def test_both_tf32_switches_are_set_both_ways(allow):
     assert torch.backends.cuda.matmul.allow_tf32 is allow
     assert torch.backends.cudnn.allow_tf32 is allow
     assert torch.get_float32_matmul_precision() == ("high" if allow else "highest")
-
-
-@pytest.mark.parametrize(
-    ("allow", "value", "refused"),
-    [(True, "0", True), (False, "1", True), (False, "0", False), (True, "1", False), (True, "", False)],
-)
-def test_an_environment_that_overrules_the_switches_is_refused(allow, value, refused, monkeypatch):
-    """Case R63: NVIDIA's libraries follow the variable, and torch's switches do not show it."""
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    policy = PrecisionPolicy(param_dtype="float32", compute_dtype="float32", reduce_dtype="float32", allow_tf32=allow)
-    policy.apply_to_backend(CPU)
-    with pytest.raises(ConfigError) if refused else nullcontext() as caught:
-        policy.apply_to_backend(torch.device("cuda"))
-    if refused:
-        assert [(found.key, found.value, found.fix) for found in caught.value.problems] == [
-            ("precision.allow_tf32", allow, "unset NVIDIA_TF32_OVERRIDE, and let the precision say it")
-        ]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,13 @@ class Mine(nn.Module):
 
     def forward(self, input_ids, labels):
         hidden = self.embed(input_ids)
-        if self.fault == "leave autocast":
+        if self.fault == "cut":
+            hidden = hidden.round().long().to(hidden.dtype)
+        if self.fault == "in double":
+            logits = (hidden.double() @ self.head.weight.double().T).to(hidden.dtype)
+        elif self.fault == "to double":
+            logits = self.head(hidden.double())
+        elif self.fault == "leave autocast":
             with torch.autocast("cpu", enabled=False):
                 logits = self.head(hidden.float())
         else:

@@ -154,7 +154,12 @@ def test_fp32_is_not_tf32_whatever_a_factory_sets(make_run_dir: MakeRunDir) -> N
     """Case R63: the precision decides, in matrix products and in convolutions, over a line in the user's module."""
     run_dir = make_run_dir({"model.kwargs": {"fault": "tf32"}}, phase="measure")
     with open_session(run_dir, phase="measure") as session:
-        build(session, strategy="single").close()
+        built = build(session, strategy="single")
+        built.close()
+    (told,) = built.overridden
+    assert told.startswith(
+        "torch.set_float32_matmul_precision('high'), torch.backends.fp32_precision='tf32' was set here"
+    )
     assert switches() == {"matmul_allow_tf32": False, "cudnn_allow_tf32": False}
     backends: Any = torch.backends
     assert (backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision) == ("ieee", "none")

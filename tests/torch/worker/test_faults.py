@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pilotkit.errors import ConfigError
 from pilotkit.records.run_dir import RunDir
 from pilotkit.worker.phases import measure, run_phase
 
@@ -67,3 +68,30 @@ def test_a_module_that_leaves_the_precision_is_named(fault: str, leaks: list[str
     values = {**BF16_MIXED, "model.kwargs": {"fault": fault}, "numerics.num_steps": 2, "numerics.num_noise_seeds": 1}
     _result(make_run_dir(values, phase="numerics_reference"), "numerics_reference")
     assert _result(make_run_dir(values, phase="numerics_candidate"), "numerics_candidate")["leaks"] == leaks
+
+
+def test_a_product_in_double_is_named_where_the_run_is_in_fp32(make_run_dir: MakeRunDir) -> None:
+    values = {"model.kwargs": {"fault": "in double"}, "numerics.num_steps": 2}
+    found = _result(make_run_dir(values, phase="numerics_reference"), "numerics_reference")
+    assert found["leaks"] == ["Mine"]
+    assert found["reference"]["dtypes"]["modules"]["float64"] == ["Mine"]
+
+
+def test_a_layer_that_is_handed_another_dtype_is_named(make_run_dir: MakeRunDir) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _result(make_run_dir({"model.kwargs": {"fault": "to double"}}, phase="measure"), "measure")
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.allowed) == ("model.factory", "float32 throughout")
+    assert problem.fix.startswith("head met two dtypes (")
+
+
+@pytest.mark.parametrize(
+    ("fault", "missed"),
+    [("", []), ("cut", ["embed.weight"]), ("in double", ["head.bias"])],
+)
+def test_a_parameter_that_no_gradient_reaches_is_counted(
+    fault: str, missed: list[str], make_run_dir: MakeRunDir
+) -> None:
+    """Whole numbers on the way let no gradient through; a bias is left out of a product by hand."""
+    found = _result(make_run_dir({"model.kwargs": {"fault": fault}}, phase="measure"), "measure")["unreached"]
+    assert found["parameters"] == dict.fromkeys(missed, found["num_steps"])

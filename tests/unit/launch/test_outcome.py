@@ -111,6 +111,16 @@ def test_a_kernel_without_a_fixed_order_is_told_in_our_options(phase: PhaseDir) 
     )
 
 
+def test_a_nan_leads_to_the_stage_that_names_its_module(phase: PhaseDir) -> None:
+    words = "step 3: the loss is nan (first on rank 0); every rank stops here"
+    write_error(phase, 0, 1.0, summary=words)
+    found = ended(phase, 1)
+    assert found.failure is not None
+    assert found.failure.summary == (
+        f"rank 0: {words}; stage=numerics with the same options names the module in which it began"
+    )
+
+
 class Killed(NamedTuple):
     log: str
     returncode: int

@@ -119,6 +119,18 @@ def test_steps_that_the_scaler_skipped_are_told(make_run: Callable[..., Run], wo
     ]
 
 
+def test_what_the_long_run_meets_and_counted_steps_do_not(make_run: Callable[..., Run], workers: Any) -> None:
+    metrics = {**RESULT["metrics"], "step_spread": 0.0, "num_measured_steps": 10}
+    unreached = {"num_steps": 9, "parameters": {"extra.bias": 9}}
+    result = {**RESULT, "metrics": metrics, "unreached": unreached, "rows_differ": True}
+    workers.outcomes["measure"] = Outcome("ok", 1.0, result=result)
+    warnings = measure.run(make_run("measure", {"train.compile": True})).details["warnings"]
+    assert [text.partition(":")[0] for text in warnings] == [
+        "no gradient reached extra.bias in any of 9 steps",
+        "the rows differ in length and train.compile is on",
+    ]
+
+
 def test_a_run_that_does_not_fit(make_run: Callable[..., Run], workers: Any) -> None:
     workers.outcomes["measure"] = Outcome(
         "does_not_fit", 1.0, failure=Failure("out of memory in a step"), out_of_memory={"requested_bytes": 2048}
