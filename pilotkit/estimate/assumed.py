@@ -72,8 +72,8 @@ def _compile_notes(workload: Workload, trace: Trace) -> list[str]:
     ]
     if workload.activation_checkpointing != "none" and workload.compile_scope == "model":
         notes.append(
-            "compiled as a whole with recomputation, real steps took up to 40 % more for activations than is modelled here "
-            "(docs/estimate.md): leave that free, or measure"
+            "compiled as a whole with recomputation, real steps took up to 40 % more for activations than is modelled "
+            "here (docs/estimate.md): leave that free, measure, or take train.compile_scope=blocks"
         )
     if trace.graph_breaks:
         notes.append(f"the graph is cut: {'; '.join(trace.graph_breaks)}")

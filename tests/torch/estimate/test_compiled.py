@@ -25,6 +25,21 @@ from pilotkit.train.models.language import LanguageModelOutput
 BATCH, SEQ_LEN = 4, 32
 
 
+def _compiles_really(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch, *, scope: str) -> None:
+    """Real runs of the scenarios are compiled by torch's backend without fusion, and the tracker sees its operators."""
+    # The tracker of live tensors lets nothing run compiled: torch would not, under it.
+    monkeypatch.setattr(memory._Watch, "ignore_compile_internals", classmethod(lambda _: True), raising=False)
+    monkeypatch.setattr(memory, "uncompiled", nullcontext)
+    parallelize = scenarios.parallelize
+
+    def compiling(model: nn.Module, **options: Any) -> nn.Module:
+        found: nn.Module = parallelize(model, **options)
+        compile_model(found, scope=scope, blocks=options["blocks"], backend="aot_eager_decomp_partition")
+        return found
+
+    monkeypatch.setattr(scenarios, "parallelize", compiling)
+
+
 @pytest.mark.parametrize("mode", ["none", "selective"])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
@@ -32,16 +47,7 @@ def test_blocks_by_themselves_hold_what_torchs_own_backend_really_holds(
     scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """One graph for all of them, head and loss as they are without; with recomputation too."""
-    monkeypatch.setattr(memory._Watch, "ignore_compile_internals", classmethod(lambda _: True), raising=False)
-    parallelize = scenarios.parallelize
-
-    def compiling(model: nn.Module, **options: Any) -> nn.Module:
-        found: nn.Module = parallelize(model, **options)
-        blocks = options["blocks"]
-        compile_model(found, scope="blocks", blocks=blocks, backend="aot_eager_decomp_partition")
-        return found
-
-    monkeypatch.setattr(scenarios, "parallelize", compiling)
+    _compiles_really(scenarios, monkeypatch, scope="blocks")
     uncompiled = dataclasses.replace(scenarios.LLAMA, activation_checkpointing=mode)
     workload = dataclasses.replace(uncompiled, compile=True, compile_scope="blocks")
     real = scenarios.run_for_real(workload)
@@ -60,17 +66,7 @@ def test_without_fusion_it_is_what_torchs_own_backend_really_holds(
     scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout's seeds and all: every step and the evaluation. With fusion it is less, in memory and in launches."""
-    # The tracker of live tensors lets nothing run compiled: torch would not, under it.
-    monkeypatch.setattr(memory._Watch, "ignore_compile_internals", classmethod(lambda _: True), raising=False)
-    monkeypatch.setattr(memory, "uncompiled", nullcontext)
-    parallelize = scenarios.parallelize
-
-    def compiling(model: nn.Module, **options: Any) -> nn.Module:
-        found: nn.Module = parallelize(model, **options)
-        found.compile(backend="aot_eager_decomp_partition")
-        return found
-
-    monkeypatch.setattr(scenarios, "parallelize", compiling)
+    _compiles_really(scenarios, monkeypatch, scope="model")
     build = partial(scenarios.build_gpt, dropout=0.1, num_layers=1)
     uncompiled = dataclasses.replace(scenarios.GPT, build_model=build)
     workload = dataclasses.replace(uncompiled, compile=True)
