@@ -16,13 +16,13 @@ from pilotkit.device import (
     CpuDevice,
     DeviceError,
     MemoryReading,
-    _other_accelerator,
     current_device,
     describe_devices,
     limit_cpu_memory,
     open_device,
     synchronize_current,
 )
+from pilotkit.device.other import other_accelerator
 
 GIB = 1024**3
 
@@ -87,12 +87,12 @@ def test_other_accelerators_are_waited_for(used: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    _other_accelerator.cache_clear()
+    other_accelerator.cache_clear()
     try:
         synchronize_current()
         device = current_device()
     finally:
-        _other_accelerator.cache_clear()
+        other_accelerator.cache_clear()
     assert (device.name == "Other X") is used
     assert asked == ["synchronize"] * used
     assert device.memory().peak_allocated_bytes == (7 if used else None)

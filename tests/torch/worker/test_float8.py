@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotkit.device import _float8_problem
+from pilotkit.device.accelerator import float8_problem_of
 from pilotkit.errors import ConfigError
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.records.run_dir import RunDir
@@ -55,7 +55,7 @@ def test_the_estimate_does_not_pass_bf16_off_as_fp8(make_run_dir: Callable[..., 
     ],
 )
 def test_which_devices_have_it(capability: tuple[int, int], arch: str, problem: str) -> None:
-    assert _float8_problem(capability=capability, arch=arch) == problem
+    assert float8_problem_of(capability=capability, arch=arch) == problem
 
 
 def test_numerics_compares_it_with_fp32(make_run_dir: Callable[..., RunDir]) -> None:
