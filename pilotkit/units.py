@@ -50,6 +50,13 @@ def format_count(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
+def format_chance(probability: float) -> str:
+    """A share in percent. Draws say nothing of certainty: the ends are `over 99 %` and `under 1 %`."""
+    if probability > 0.99:
+        return "over 99 %"
+    return "under 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+
+
 def format_metric(name: str, value: float) -> str:
     """Format a metric by the unit in its suffix.
 

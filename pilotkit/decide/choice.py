@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pilotkit.decide.option import Option
-from pilotkit.units import HOUR, format_bytes, format_seconds
+from pilotkit.units import HOUR, format_bytes, format_chance, format_seconds
 
 Decision = Literal["accepted", "rejected", "open"]
 BASELINE = "a100"
@@ -79,8 +79,8 @@ def _early(option: Option, baseline_memory_bytes: float | None) -> Judged | None
         longest = max(option.outcomes, key=lambda item: item.days)
         needs = "it never ends" if longest.target_hours is None else f"it needs {_hours(longest.target_hours)}"
         text = (
-            f"{option.label}: done within {longest.name} with a probability of {longest.probability:.2f}, "
-            f"the target is {longest.target_probability:.2f}; {needs} for that"
+            f"{option.label}: done within {longest.name} with a probability of {format_chance(longest.probability)}, "
+            f"the target is {format_chance(longest.target_probability)}; {needs} for that"
         )
         return Judged(option, "rejected", text)
     return None
@@ -101,7 +101,7 @@ def _projected(option: Option) -> str:
     """What a correction by other runs says of an option that was not measured."""
     if not option.projection:
         return ""
-    chances = [f"{outcome.name} {outcome.probability:.2f}" for outcome in option.outcomes]
+    chances = [f"{outcome.name} {format_chance(outcome.probability)}" for outcome in option.outcomes]
     done = f"; probability to be done: {', '.join(chances)}" if chances else ""
     return f"; {option.projection}{done}"
 
@@ -124,9 +124,8 @@ def _judge(
     assert best is not None
     held = option.holding
     assert held is not None
-    facts = (
-        f"done within {held.name} with a probability of {held.probability:.2f}, {_amount(option, quantity, currency)}"
-    )
+    likely = format_chance(held.probability)
+    facts = f"done within {held.name} with a probability of {likely}, {_amount(option, quantity, currency)}"
     why = _hardware_reason(option, baseline=baseline, options=options, quantity=quantity, currency=currency)
     if option is best:
         return Judged(option, "accepted", f"{option.label}: {facts}; {why}")

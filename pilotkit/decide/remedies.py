@@ -13,7 +13,7 @@ from typing import Any
 from pilotkit.decide.finish import Work, simulate
 from pilotkit.decide.interval import young_daly_seconds
 from pilotkit.decide.workload import Assumptions
-from pilotkit.units import DAY, format_seconds
+from pilotkit.units import DAY, format_chance, format_seconds
 
 HALVINGS = 16
 """Of the search for a factor: finer than the simulation by far."""
@@ -68,7 +68,9 @@ def _devices(found: tuple[int, float] | None, *, name: str) -> Remedy:
         return Remedy("devices", False, f"no number of devices that was looked at fits {name}")
     count, probability = found
     return Remedy(
-        "devices", True, f"{count} devices would be done within {name} with a probability of {probability:.2f}"
+        "devices",
+        True,
+        f"{count} devices would be done within {name} with a probability of {format_chance(probability)}",
     )
 
 
@@ -77,7 +79,7 @@ def _interval(work: Work, *, name: str, target: float, probability: Callable[[Wo
         return Remedy("checkpoint interval", False, "no other checkpoint interval gains anything")
     best = young_daly_seconds(work.save_seconds, mtbf_seconds=1 / work.failures_per_second)
     reached = probability(work.changed(interval_seconds=best))
-    text = f"a save each {format_seconds(best)} (Young-Daly) gives {name} a probability of {reached:.2f}"
+    text = f"a save each {format_seconds(best)} (Young-Daly) gives {name} a probability of {format_chance(reached)}"
     return Remedy("checkpoint interval", reached >= target, text)
 
 

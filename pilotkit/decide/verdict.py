@@ -15,7 +15,7 @@ from typing import Any
 from pilotkit.decide.evidence import Finding, void_because, weigh
 from pilotkit.decide.reservation import ReservationOutcome
 from pilotkit.records.record import Record
-from pilotkit.units import HOUR, format_seconds
+from pilotkit.units import HOUR, format_chance, format_seconds
 
 GO, NO_GO, INCOMPLETE = "GO", "NO-GO", "INCOMPLETE"
 EVIDENCE = ("lock", "prove", "measure", "numerics", "pilot", "restore", "qualify", "budget")
@@ -183,8 +183,8 @@ def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | N
         longer = min(fitting, key=lambda outcome: outcome.hours_available)
         text = (
             f"Within {refused.name} the run is done with a probability of {_probability(refused)}; {_needs(refused)}, "
-            f"and reservation={longer.name} would hold it with {longer.probability:.2f}. {refused.name} is good for "
-            f"qualifying and profiling {where}."
+            f"and reservation={longer.name} would hold it with {format_chance(longer.probability)}. "
+            f"{refused.name} is good for qualifying and profiling {where}."
         )
         return Finding("against", text)
     if fitting:
@@ -205,7 +205,7 @@ def _reservations(reservations: Sequence[ReservationOutcome], *, chosen: str | N
 
 
 def _probability(outcome: ReservationOutcome) -> str:
-    return f"{outcome.probability:.2f} (target {outcome.target_probability:.2f})"
+    return f"{format_chance(outcome.probability)} (target {format_chance(outcome.target_probability)})"
 
 
 def _needs(outcome: ReservationOutcome) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pilotkit.report import svg
-from pilotkit.units import format_count
+from pilotkit.units import format_chance, format_count
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 8.0, 98.0, 28.0, 208.0
 
@@ -21,7 +21,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 8.0, 98.0, 28.0, 208.0
 def probability_curve(
     curve: Sequence[Sequence[float]], *, reservations: Sequence[Mapping[str, Any]], target: float
 ) -> Markup:
-    """Probability to be done (down) over days (across), with a line at each reservation and one at the target."""
+    """Probability to be done in percent (down) over days (across), with a line at each reservation and one at the target."""
     if len(curve) < 2:
         return Markup("")
     last = curve[-1][0]
@@ -34,14 +34,14 @@ def probability_curve(
 
     shapes = [svg.line("axis", x1=_LEFT, x2=_RIGHT, y1=y_of(share), y2=y_of(share)) for share in (0.0, 0.5, 1.0)]
     shapes += [
-        svg.text(f"{share:.1f}", x=_LEFT - 1, y=y_of(share) + 5, css="small muted", anchor="end")
+        svg.text(f"{share * 100:.0f}", x=_LEFT - 1, y=y_of(share) + 5, css="small muted", anchor="end")
         for share in (0.0, 0.5, 1.0)
     ]
     shapes.append(svg.line("mark dashed", x1=_LEFT, x2=_RIGHT, y1=y_of(target), y2=y_of(target)))
-    shapes.append(svg.text(f"target {target:.2f}", x=_LEFT, y=_TOP - 10, css="small muted"))
+    shapes.append(svg.text(f"target {format_chance(target)}", x=_LEFT, y=_TOP - 10, css="small muted"))
     for item in reservations:
         x = x_of(item["days"])
-        words = f"{item['name']}: {item['probability']:.2f}"
+        words = f"{item['name']}: {format_chance(item['probability'])}"
         css = "small" if item["fits"] else "small fault-text"
         shapes.append(svg.line("limit", x1=x, x2=x, y1=_TOP, y2=_BOTTOM))
         shapes.append(svg.text(words, x=x, y=_TOP - 10, css=css, anchor="middle" if x < 90 else "end"))
@@ -49,7 +49,7 @@ def probability_curve(
         shapes.append(svg.line("curve", x1=x_of(day), x2=x_of(next_day), y1=y_of(share), y2=y_of(next_share)))
     shapes.append(svg.text("day 0", x=_LEFT, y=_BOTTOM + 18, css="small muted"))
     shapes.append(svg.text(f"day {last:.0f}", x=_RIGHT, y=_BOTTOM + 18, css="small muted", anchor="end"))
-    named = ", ".join(f"{item['name']} {item['probability']:.2f}" for item in reservations)
+    named = ", ".join(f"{item['name']} {format_chance(item['probability'])}" for item in reservations)
     label = f"Probability to be done over {last:.0f} days: {named}"
     return svg.svg(shapes, height=_BOTTOM + 26, label=label)
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from pilotkit.records.record import Record
 from pilotkit.report import curves
-from pilotkit.report.headline import chance
 from pilotkit.report.values import format_hours, format_money, format_value, record_href
 from pilotkit.report.view import Cell, Figure, Section, TableView
-from pilotkit.units import format_count, format_seconds
+from pilotkit.units import format_chance, format_count, format_seconds
 
 NOT_RUN = "not run"
 _TONES = {"accepted": "good", "rejected": "bad", "open": "quiet"}
@@ -52,7 +51,7 @@ def lead_of(details: Mapping[str, Any]) -> str:
     cost = f", {format_money(best['cost'], currency)}" if best.get("cost") is not None else ""
     return (
         f"Recommended: {best['label']} for {best['days']:g} days; done in time with "
-        f"{chance(best['probability'])}, in {format_hours(best['run_hours'])} in the median{cost}."
+        f"{format_chance(best['probability'])}, in {format_hours(best['run_hours'])} in the median{cost}."
     )
 
 
@@ -73,7 +72,7 @@ def _reservation_table(items: Sequence[Mapping[str, Any]], *, currency: str, hre
             [
                 Cell(str(item["name"])),
                 Cell("holds the run" if item["fits"] else "too short", tone="good" if item["fits"] else "bad"),
-                Cell(f"{item['probability']:.2f}", "projected", href),
+                Cell(format_chance(item["probability"]), "projected", href),
                 Cell(format_hours(item["run_hours"]), "projected", href),
                 Cell(format_hours(item["target_hours"]), "projected", href),
                 Cell(format_value("hours_available", item["hours_available"]), "given", href),
@@ -96,7 +95,7 @@ def _option_table(items: Sequence[Mapping[str, Any]], *, currency: str, href: st
             [
                 Cell(label),
                 Cell(decision, tone=_TONES[decision]),
-                Cell(NOT_RUN) if probability is None else Cell(f"{probability:.2f}", str(item["origin"])),
+                Cell(NOT_RUN) if probability is None else Cell(format_chance(probability), str(item["origin"])),
                 Cell(format_money(min(costs), currency), "projected", href) if costs else Cell("none", tone="quiet"),
                 Cell(str(item["reason"]).removeprefix(label).lstrip(": ")),
             ]
@@ -172,7 +171,7 @@ def _sensitivity_table(rows: Sequence[Mapping[str, Any]], *, currency: str, href
     body = [
         [
             Cell(str(row["what"])),
-            *(Cell(f"{row['probabilities'][name]:.2f}", "projected", href) for name in names),
+            *(Cell(format_chance(row["probabilities"][name]), "projected", href) for name in names),
             Cell(format_hours(row["target_hours"]), "projected", href),
             *([Cell(format_money(row["cost"], currency), "projected", href)] if has_cost else []),
         ]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pilotkit.report.values import format_hours, format_money
+from pilotkit.units import format_chance
 
 NOT_KNOWN = "not known"
 NONE_HOLDS = "none holds it"
@@ -49,19 +50,12 @@ def headline(details: Mapping[str, Any]) -> list[Fact]:
         ),
         Fact(
             "done in time",
-            NOT_KNOWN if probability is None else chance(float(probability)),
+            NOT_KNOWN if probability is None else format_chance(float(probability)),
             "target" if target is not None else "",
-            chance(float(target)) if target is not None else "",
+            format_chance(float(target)) if target is not None else "",
         ),
         _cost(looked_at, str(details.get("currency") or "")),
     ]
-
-
-def chance(probability: float) -> str:
-    """A share in percent. Draws say nothing of certainty: the ends are `over 99 %` and `under 1 %`."""
-    if probability > 0.99:
-        return "over 99 %"
-    return "under 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
 
 
 def _reserved(best: Mapping[str, Any] | None, asked: list[Mapping[str, Any]]) -> Fact:

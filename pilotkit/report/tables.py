@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pilotkit.records.record import Record
 from pilotkit.report.values import format_hours, format_money, format_value, status_words
+from pilotkit.units import format_chance
 
 # A decision brings its own types, and with them NumPy: what only prints a card does not wait for it.
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _plan_sweep(records: Iterable[Record], *, varying: Sequence[str]) -> Table:
             hours = (found["run_hours"], found["target_hours"])
             times = [format_hours(value) for value in hours]
             cost = "-" if found["cost"] is None else format_money(found["cost"], str(details.get("currency") or ""))
-            cells = [f"{found['probability']:.2f}", *times, cost]
+            cells = [format_chance(found["probability"]), *times, cost]
         verdict = details.get("verdict") or {}
         lacking = len(verdict.get("missing") or ())
         note = _note(record) or (f"missing evidence: {lacking}" if lacking else "")
@@ -130,7 +131,7 @@ def options_table(choice: Choice) -> Table:
     table = _table("decision", "option", *(f">P({name})" for name in names), ">GPU-hours", ">cost", "reason")
     for item in choice.judged:
         option, held = item.option, item.option.holding
-        chances = {outcome.name: f"{outcome.probability:.2f}" for outcome in option.outcomes}
+        chances = {outcome.name: format_chance(outcome.probability) for outcome in option.outcomes}
         cost = held.cost if held is not None else None
         table.add_row(
             Text(item.decision, style=_STYLES.get(item.decision, "")),

@@ -110,7 +110,7 @@ def test_5_nothing_fits(pilot: MakePilot) -> None:
     candidate = pilot(days=60.0)
     plan = _plan(candidate)
     assert plan.choice.recommended is None
-    assert "done within 30d with a probability of 0.00" in _reason(plan, "a100")
+    assert "done within 30d with a probability of under 1 %" in _reason(plan, "a100")
     found = {remedy.what: remedy for remedy in plan.remedies}
     # A step is as fast on one device as on 8: 16 take 30 days and 50 saves, too much; 32 are the next doubling.
     assert found["devices"].sentence.startswith("32 devices")

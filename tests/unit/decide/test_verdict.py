@@ -69,7 +69,7 @@ def test_go_says_every_number_and_run_id() -> None:
     assert verdict.verdict == "GO"
     assert verdict.missing == []
     assert verdict.reasons == [
-        "Within 7d the run is done with a probability of 0.97 (target 0.90): it takes 4 d 4 h in the median "
+        "Within 7d the run is done with a probability of 97 % (target 90 %): it takes 4 d 4 h in the median "
         "and 4 d 14 h with the buffer for that target, which leaves 2 d 10 h (projected, budget budget-1).",
         "The whole run takes 4 d 4 h (projected from measured parts), 97.0 % of it in optimizer steps "
         "(budget budget-1).",
@@ -206,8 +206,8 @@ def test_no_reservation_long_enough_is_no_go() -> None:
     verdict = _decide(_good(), reservations=[DAY])
     assert verdict.verdict == "NO-GO"
     assert verdict.reasons == [
-        "No reservation is long enough: within 1d, the longest, the run is done with a probability of 0.00 "
-        "(target 0.90); it takes 4 d 4 h in the median and 4 d 14 h with the buffer for that target "
+        "No reservation is long enough: within 1d, the longest, the run is done with a probability of under 1 % "
+        "(target 90 %); it takes 4 d 4 h in the median and 4 d 14 h with the buffer for that target "
         "(projected, budget budget-1)."
     ]
 
@@ -217,8 +217,8 @@ def test_a_short_reservation_is_good_for_qualifying() -> None:
     assert (verdict.verdict, verdict.reasons) == (
         "NO-GO",
         [
-            "Within 7d the run is done with a probability of 0.42 (target 0.90); it takes 4 d 4 h in the median "
-            "and 4 d 14 h with the buffer for that target, and reservation=30d would hold it with 1.00. 7d is "
+            "Within 7d the run is done with a probability of 42 % (target 90 %); it takes 4 d 4 h in the median "
+            "and 4 d 14 h with the buffer for that target, and reservation=30d would hold it with over 99 %. 7d is "
             "good for qualifying and profiling (projected, budget budget-1)."
         ],
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilotkit.report.headline import Fact, chance, headline
+from pilotkit.report.headline import Fact, headline
+from pilotkit.units import format_chance
 
 RESERVATIONS = [
     {"name": "7d", "days": 7.0, "fits": False, "probability": 0.004, "target_probability": 0.9, "run_hours": 400.0,
@@ -55,4 +56,4 @@ def test_without_a_plan_there_is_none() -> None:
     [(1.0, "over 99 %"), (0.991, "over 99 %"), (0.99, "99 %"), (0.5, "50 %"), (0.004, "under 1 %"), (0.0, "under 1 %")],
 )
 def test_draws_are_no_certainty(probability: float, words: str) -> None:
-    assert chance(probability) == words
+    assert format_chance(probability) == words

@@ -73,8 +73,8 @@ def test_probability_over_days() -> None:
     ]
     plot = curves.probability_curve([[0.0, 0.0], [1.0, 0.25], [2.0, 1.0]], reservations=rows, target=0.9)
     assert plot.count('class="curve"') == 2
-    assert {"1d: 0.25", "2d: 1.00", "target 0.90", "day 2"} <= set(_texts(plot))
-    assert 'aria-label="Probability to be done over 2 days: 1d 0.25, 2d 1.00"' in plot
+    assert {"1d: 25 %", "2d: over 99 %", "target 90 %", "day 2", "50"} <= set(_texts(plot))
+    assert 'aria-label="Probability to be done over 2 days: 1d 25 %, 2d over 99 %"' in plot
     assert "fault-text" in plot
 
 
