@@ -94,10 +94,10 @@ def main(path: str) -> None:
         )
     tell_errors("efficiencies of conf/hardware", [line.error(line.time) for line in lines])
     tell_errors("fitted elsewhere", list(elsewhere.values()))
-    for title, errors in calibrated(lines):
+    for title, errors in calibrated(as_they_are(lines)):
         tell_errors(title, errors)
     for option in NETWORK:
-        found = fitted([line for line in lines if line.option == option], start=efficiency_of(option))
+        found = fitted([line for line in as_they_are(lines) if line.option == option], start=efficiency_of(option))
         print(f"{option}, all rows: " + ", ".join(f"{name} {getattr(found, name):.2f}" for name in NAMES))
 
 
@@ -150,6 +150,11 @@ def fitted_elsewhere(lines: Sequence[Line]) -> dict[str, float]:
     }
 
 
+def as_they_are(lines: Sequence[Line]) -> list[Line]:
+    """Without the runs that compile: nothing is fitted to them, and corrections keep them apart."""
+    return [line for line in lines if not line.row.is_compiled]
+
+
 def sources_of(lines: Sequence[Line]) -> list[tuple[str, str]]:
     return sorted({(line.option, line.source) for line in lines})
 
@@ -157,7 +162,8 @@ def sources_of(lines: Sequence[Line]) -> list[tuple[str, str]]:
 def _elsewhere(lines: Sequence[Line], option: str, source: str) -> Efficiency:
     """Efficiencies of a device by all sources but one, starting from the other device's."""
     start = efficiency_of(next(other for other in NETWORK if other != option))
-    return fitted([line for line in lines if line.option == option and line.source != source], start=start)
+    away = [line for line in as_they_are(lines) if line.option == option and line.source != source]
+    return fitted(away, start=start)
 
 
 def calibrated(lines: Sequence[Line]) -> Iterator[tuple[str, list[float]]]:
@@ -165,9 +171,8 @@ def calibrated(lines: Sequence[Line]) -> Iterator[tuple[str, list[float]]]:
     strict, own, other, every = [], [], [], []
     chance = random.Random(0)
     for option, source in sources_of(lines):
-        alike = [line for line in lines if line.option == option]
-        here = [line for line in alike if line.source == source]
-        away = [line for line in alike if line.source != source]
+        here = [line for line in lines if (line.option, line.source) == (option, source)]
+        away = [line for line in lines if line.option == option and line.source != source]
         efficiency = _elsewhere(lines, option, source)
         draws = list(itertools.combinations(here, 3))
         for three in chance.sample(draws, min(NUM_DRAWS, len(draws))):

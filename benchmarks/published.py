@@ -70,6 +70,10 @@ class Published:
         return int(self.row["n_gpus"] or self.row["shard_degree"] or 1)
 
     @property
+    def is_compiled(self) -> bool:
+        return self.row["compile"] == COMPILED
+
+    @property
     def is_mpt(self) -> bool:
         return self.row["model"].startswith("MPT")
 
@@ -110,7 +114,7 @@ class Published:
             grad_accum_steps=self.grad_accum_steps,
             sync_each_micro_batch=self.is_mpt,  # Composer's default under FSDP
             device_type="cuda",
-            compile=row["compile"] == COMPILED,
+            compile=self.is_compiled,
             compile_scope="model" if self.row["date"] >= COMPILED_LOSS_FROM else "blocks",
             num_eval_batches=0,
         )

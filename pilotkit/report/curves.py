@@ -21,7 +21,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 8.0, 98.0, 28.0, 208.0
 def probability_curve(
     curve: Sequence[Sequence[float]], *, reservations: Sequence[Mapping[str, Any]], target: float
 ) -> Markup:
-    """Probability to be done in percent (down) over days (across), with a line at each reservation and one at the target."""
+    """Probability to be done (down, percent) over days (across), with a line at each reservation and at the target."""
     if len(curve) < 2:
         return Markup("")
     last = curve[-1][0]
