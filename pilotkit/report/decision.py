@@ -15,7 +15,7 @@ from pilotkit.report.values import format_hours, format_money, format_value, rec
 from pilotkit.report.view import Cell, Figure, Section, TableView
 from pilotkit.units import format_chance, format_count, format_seconds
 
-NOT_RUN = "not run"
+NOT_RUN, NO_PRICE = "not run", "no price"
 _TONES = {"accepted": "good", "rejected": "bad", "open": "quiet"}
 
 
@@ -76,9 +76,7 @@ def _reservation_table(items: Sequence[Mapping[str, Any]], *, currency: str, hre
                 Cell(format_hours(item["run_hours"]), "projected", href),
                 Cell(format_hours(item["target_hours"]), "projected", href),
                 Cell(format_value("hours_available", item["hours_available"]), "given", href),
-                Cell(
-                    NOT_RUN if cost is None else format_money(cost, currency), "" if cost is None else "projected", href
-                ),
+                Cell(NO_PRICE, tone="quiet") if cost is None else Cell(format_money(cost, currency), "projected", href),
             ]
         )
     columns = ["reservation", "verdict", "probability", "median", "with buffer", "available", "cost"]
@@ -89,14 +87,16 @@ def _option_table(items: Sequence[Mapping[str, Any]], *, currency: str, href: st
     rows = []
     for item in items:
         decision, label = str(item["decision"]), str(item["label"])
-        costs = [outcome["cost"] for outcome in item["outcomes"] if outcome["fits"] and outcome["cost"] is not None]
+        priced = [outcome for outcome in item["outcomes"] if outcome["cost"] is not None]
+        costs = [outcome["cost"] for outcome in priced if outcome["fits"]]
+        no_cost = Cell("none" if priced else NO_PRICE, tone="quiet")
         probability = max((outcome["probability"] for outcome in item["outcomes"]), default=None)
         rows.append(
             [
                 Cell(label),
                 Cell(decision, tone=_TONES[decision]),
-                Cell(NOT_RUN) if probability is None else Cell(format_chance(probability), str(item["origin"])),
-                Cell(format_money(min(costs), currency), "projected", href) if costs else Cell("none", tone="quiet"),
+                Cell(NOT_RUN) if probability is None else Cell(format_chance(probability), "projected"),
+                Cell(format_money(min(costs), currency), "projected", href) if costs else no_cost,
                 Cell(str(item["reason"]).removeprefix(label).lstrip(": ")),
             ]
         )

@@ -99,6 +99,7 @@ JAPANESE = {
     "never": "終わらない",
     "cost": "費用",
     "no price given": "価格の指定なし",
+    "no price": "価格なし",
     "verdict": "判定",
     "probability": "確率",
     "median": "中央値",
