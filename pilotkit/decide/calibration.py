@@ -108,7 +108,14 @@ class Calibration:
         where = f" on {self.carried_from}" if self.carried_from else ""
         how = "carried over from" if self.carried_from else "calibrated by"
         assumed = " (band assumed)" if correction.is_band_assumed else ""
-        return f"{how} {runs}{where}, within {100 * correction.band:.2g} %{assumed}"
+        return f"{how} {runs}{where}, within {_percent(correction.band)}{assumed}"
+
+
+def _percent(share: float) -> str:
+    """Two digits, and whole percents from a hundred on: `1.5 %`, `60 %`, `104 %`."""
+    percent = 100 * share
+    # What rounds to 100 at two digits would read `1e+02`.
+    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:,.0f} %"
 
 
 def calibrate(runs: Sequence[MeasuredRun], *, carried_from: str = "", knows_device: bool = False) -> Calibration:

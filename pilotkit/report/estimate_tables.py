@@ -195,6 +195,9 @@ def _comparison_row(row: Mapping[str, Any]) -> list[str]:
         for name in ("allocated", "reserved", "overhead")
         if row.get(f"{name}_corrected_bytes")
     ]
+    # Records of before have no such mark.
+    if row.get("is_memory_set_aside"):
+        memory.append("set aside")
     return [*cells, ", ".join(memory), where]
 
 

@@ -210,12 +210,18 @@ def set_aside_notes(calibrated: Calibrated) -> list[str]:
     sources = {found.key: f"{found.source} ({found.words})" for found in calibrated.pool.comparisons}
     known = {"time": calibrated.calibration.time, "memory": calibrated.calibration.memory}
     return [
-        f"measured run set aside, {sources[key]}: its {what} is {ratio:.2f} times what the other {found.num_runs} say. "
-        "It corrects nothing; look whether something else ran on its device, or whether its figures have another unit"
+        f"measured run set aside, {sources[key]}: its {what} is {_times(ratio)} times what the other {found.num_runs} "
+        "say. It corrects nothing; look whether something else ran on its device, or whether its figures have another "
+        "unit"
         for what, found in known.items()
         if found is not None
         for key, ratio in found.set_aside.items()
     ]
+
+
+def _times(ratio: float) -> str:
+    """Two decimals, and of a small ratio its digits: an error of unit must not read as nought."""
+    return f"{ratio:,.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def comparison_rows(calibrated: Calibrated) -> list[dict[str, Any]]:
@@ -238,6 +244,8 @@ def comparison_rows(calibrated: Calibrated) -> list[dict[str, Any]]:
                 "held_out_error": calibration.time.held_out.get(found.key),
                 "is_set_aside": found.key in calibration.time.set_aside,
             }
+        if calibration.memory is not None:
+            row["is_memory_set_aside"] = found.key in calibration.memory.set_aside
         for name, pair, factor in (
             ("allocated", one.allocated, calibration.allocated(1.0)),
             ("reserved", one.reserved, calibration.reserved(1.0)),

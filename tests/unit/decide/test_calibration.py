@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pilotkit.decide.calibration import MeasuredRun, attributed, calibrate, corrected
+from pilotkit.decide.calibration import Calibration, Correction, MeasuredRun, attributed, calibrate, corrected
 from pilotkit.decide.step_time import StepTime
 
 # What the device really does to each class, against what is assumed of it.
@@ -167,3 +167,12 @@ def test_what_lies_between_estimate_and_measurement_is_attributed() -> None:
     raw = StepTime({"matmul": 1.0, "elementwise": 2.0, "communication": 0.0}, num_flops=1.0)
     found = attributed(raw, {"matmul": 1.5, "elementwise": 1.0}, step_seconds=3.6)
     assert found == pytest.approx({"matmul": 0.5, "elementwise": 0.0, "unexplained": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("band", "words"), [(0.015, "1.5 %"), (0.6, "60 %"), (0.996, "100 %"), (1.04, "104 %"), (14.0, "1,400 %")]
+)
+def test_a_band_of_any_width_reads_as_percent(band: float, words: str) -> None:
+    """Three runs of which one is wrong by two are within 100 %; that read `1e+02 %`."""
+    found = Correction({}, 3, band, {"a": 0.1})
+    assert Calibration(found, None).words(found) == f"calibrated by 3 runs, within {words}"

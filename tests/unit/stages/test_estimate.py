@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pilotkit.launch.outcome import Outcome
 from pilotkit.records.comparisons import Comparison, write_comparison
+from pilotkit.report import estimate_tables
 from pilotkit.stages import estimate
 from pilotkit.stages.run import Run
 from pilotkit.units import GIB, MIB
@@ -118,6 +120,29 @@ def test_a_measured_run_that_the_others_contradict_is_named_and_corrects_nothing
     assert warning.startswith("measured run set aside, pilot d (")
     assert "its time is 1.50 times what the other 3 say" in warning
     assert [row["is_set_aside"] for row in found.details["compared"]] == [False, False, False, True]
+
+
+def test_a_run_whose_memory_the_others_contradict_is_marked_so_in_the_table(
+    make_run: Callable[..., Run], workers: Any
+) -> None:
+    """A unit error of a thousand in one memory figure; its time is as good as the others'."""
+    workers.outcomes["estimate"] = Outcome("ok", 1.0, result=_result())
+    run = make_run("estimate", H100)
+    for key in "abc":
+        write_comparison(run.output_dir, _measured(key))
+    wrong = _measured("d")
+    write_comparison(
+        run.output_dir,
+        dataclasses.replace(wrong, measured={"step_seconds": 3.0, "peak_reserved_bytes": 22 * GIB / 1000}),
+    )
+    found = estimate.run(run)
+    (warning,) = found.details["warnings"]
+    assert warning.startswith("measured run set aside, pilot d (")
+    assert "its memory is 0.00 times" not in warning
+    assert "its memory is 0.001 times what the other 3 say" in warning
+    _, rows = estimate_tables.comparison_rows(found.details["compared"])
+    assert ["set aside" in row[7] for row in rows] == [False, False, False, True]
+    assert all("set aside" not in row[6] for row in rows)
 
 
 def test_hardware_is_compared_at_its_fewest_devices_and_price(make_run: Callable[..., Run], workers: Any) -> None:
