@@ -53,6 +53,9 @@ def run(run: Run) -> StageResult:
         run.console.table(table)
     if rows:
         run.console.table(comparison_table(rows))
+    # What a trace assumes stands in the first table already.
+    for text in [*judge.history.notes, *set_aside_notes(judge.calibrated())]:
+        run.console.line(f"  {text}")
     artifacts = {}
     if "grid" in details:
         run.console.table(grid_table(details["grid"]))

@@ -108,10 +108,12 @@ def test_measured_runs_correct_time_memory_overhead_and_the_limit(make_run: Call
 
 
 def test_a_measured_run_that_the_others_contradict_is_named_and_corrects_nothing(
-    make_run: Callable[..., Run], workers: Any
+    make_run: Callable[..., Run], workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers.outcomes["estimate"] = Outcome("ok", 1.0, result=_result())
     run = make_run("estimate", H100)
+    lines: list[str] = []
+    monkeypatch.setattr(run.console, "line", lambda text, **_: lines.append(text))
     for key, seconds in (("a", 3.0), ("b", 3.0), ("c", 3.0), ("d", 4.5)):
         write_comparison(run.output_dir, _measured(key, seconds=seconds))
     found = estimate.run(run)
@@ -119,6 +121,7 @@ def test_a_measured_run_that_the_others_contradict_is_named_and_corrects_nothing
     (warning,) = found.details["warnings"]
     assert warning.startswith("measured run set aside, pilot d (")
     assert "its time is 1.50 times what the other 3 say" in warning
+    assert lines.count(f"  {warning}") == 1
     assert [row["is_set_aside"] for row in found.details["compared"]] == [False, False, False, True]
 
 
