@@ -5,6 +5,7 @@ Called by stage `estimate`. Shows; computes no figure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -182,7 +183,7 @@ def _comparison_row(row: Mapping[str, Any]) -> list[str]:
         raw, better, measured = (row[f"step_{name}_seconds"] for name in ("estimated", "corrected", "measured"))
         error = row["held_out_error"]
         cells += [format_seconds(raw), format_seconds(better), format_seconds(measured)]
-        held_out = "" if error is None else f"{100 * error:+.1f} %"
+        held_out = "" if error is None else f"{100 * math.expm1(error):+.1f} %"
         # Records of before have no such mark.
         cells += [f"{100 * (measured / better - 1):+.1f} %", "set aside" if row.get("is_set_aside") else held_out]
         found = max(row["attributed_seconds"].items(), key=lambda item: abs(item[1]), default=None)

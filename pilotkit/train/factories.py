@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from functools import reduce
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
 from typing import Any, NoReturn
 
 from pilotkit.errors import ConfigError, Problem
 
 FORM = "package.module:callable"
+
+
+def bound(path: str, *, section: str, kwargs: Mapping[str, Any], **own: Any) -> Callable[..., Any]:
+    """The callable of `<section>.factory` with the configuration's `kwargs`, which go before pilotkit's `own`.
+
+    Raises ConfigError as `resolve` does, and for every argument that it does not take, or needs and nobody gives.
+    """
+    factory = resolve(path, key=f"{section}.factory")
+    problems = list(_argument_problems(factory, path, section=section, kwargs=kwargs, own=own))
+    if problems:
+        raise ConfigError(problems)
+    return partial(factory, **{**own, **kwargs})
+
+
+def _argument_problems(
+    factory: Callable[..., Any], path: str, *, section: str, kwargs: Mapping[str, Any], own: Mapping[str, Any]
+) -> Iterator[Problem]:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # one written in C does not tell
+        return
+    named = {item.name: item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)}
+    if not any(item.kind is item.VAR_KEYWORD for item in parameters):
+        takes = ", ".join(name for name in named if name not in own) or "none"
+        for name in kwargs:
+            if name not in named:
+                fix = f"drop {section}.kwargs.{name}, or let {path} take it"
+                yield Problem(f"{section}.kwargs.{name}", kwargs[name], f"an argument of {path}: {takes}", fix)
+        lacking = ", ".join(name for name in own if name not in named and name not in kwargs)
+        if lacking:
+            fix = f"pilotkit calls it with {', '.join(own)}; add {lacking} to its arguments, or **kwargs"
+            yield Problem(f"{section}.factory", path, f"a callable that takes {', '.join(own)}", fix)
+    for name, item in named.items():
+        if item.default is item.empty and name not in kwargs and name not in own:
+            fix = f"add {section}.kwargs.{name}=..., which {path} cannot be called without"
+            yield Problem(f"{section}.kwargs.{name}", "not given", "a value", fix)
 
 
 def resolve(path: str, *, key: str) -> Callable[..., Any]:

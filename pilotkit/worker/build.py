@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from pilotkit.errors import ConfigError, PilotkitError, Problem
 from pilotkit.train import activation_checkpointing, adamw8bit, float8
 from pilotkit.train.blocks import find_blocks
 from pilotkit.train.compilation import compile_model
-from pilotkit.train.factories import resolve
+from pilotkit.train.factories import bound
 from pilotkit.train.optimizer import build_optimizer
 from pilotkit.train.parallelism import parallelize
 from pilotkit.train.precision import PrecisionPolicy
@@ -181,8 +182,7 @@ def mesh_of(session: Session, *, strategy: str) -> tuple[int, int]:
 
 def _load_model(session: Session, precision: PrecisionPolicy) -> tuple[nn.Module, int]:
     config = session.config
-    factory = resolve(config.model.factory, key="model.factory")
-    model: nn.Module = factory(**config.model.kwargs)
+    model: nn.Module = bound(config.model.factory, section="model", kwargs=config.model.kwargs)()
     _check_model(model, config)
     precision.cast(model)
     # `parameters()` gives a tied one once.
@@ -239,13 +239,18 @@ class OpenedData:
     """The rows as they come, where `train_rows` are the longest alone."""
 
 
+def data_factory(config: PilotConfig, *, split: str, seq_len: int | None = None) -> Callable[..., Any]:
+    """Makes the rows of a split, of `seq_len` tokens where that is not the run's own. Raises ConfigError."""
+    length = config.train.seq_len if seq_len is None else seq_len
+    own = {"split": split, "seq_len": length, "seed": config.train.seed}
+    return bound(config.data.factory, section="data", kwargs=config.data.kwargs, **own)
+
+
 def open_data(session: Session, *, row_seed: int | None = None, longest_rows: bool = False) -> OpenedData:
     """Rows come in the order of `row_seed`; with `longest_rows` only the longest do, where rows differ."""
     config = session.config
     started = time.perf_counter()
-    factory = resolve(config.data.factory, key="data.factory")
-    options = {"seq_len": config.train.seq_len, "seed": config.train.seed, **config.data.kwargs}
-    dataset, eval_dataset = factory(split="train", **options), factory(split="eval", **options)
+    dataset, eval_dataset = (data_factory(config, split=split)() for split in ("train", "eval"))
     row = dataset[0]
     seconds = time.perf_counter() - started
     _check_row(row, config)

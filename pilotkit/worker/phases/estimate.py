@@ -27,8 +27,8 @@ from pilotkit.estimate.predict import Estimator, Shape
 from pilotkit.estimate.problems import EstimateError
 from pilotkit.estimate.workload import Workload
 from pilotkit.train import adamw8bit
-from pilotkit.train.factories import resolve
-from pilotkit.worker.build import precision_policy
+from pilotkit.train.factories import bound
+from pilotkit.worker.build import data_factory, precision_policy
 from pilotkit.worker.session import Session
 
 FEWEST_FITTED = 8
@@ -226,7 +226,7 @@ def workload_of(session: Session) -> Workload:
     """The intended run as `estimate` traces it. Weights are never read: random ones have the same shapes."""
     config, arithmetic = session.config, session.arithmetic
     return Workload(
-        build_model=partial(resolve(config.model.factory, key="model.factory"), **_model_kwargs(config)),
+        build_model=bound(config.model.factory, section="model", kwargs=_model_kwargs(config)),
         read_row=partial(_read_row, config),
         strategy=config.parallelism.strategy,
         dp_replicate=arithmetic.dp_replicate,
@@ -256,8 +256,5 @@ def _model_kwargs(config: PilotConfig) -> dict[str, Any]:
 
 
 def _read_row(config: PilotConfig, seq_len: int) -> Mapping[str, Tensor]:
-    factory = resolve(config.data.factory, key="data.factory")
-    row: Mapping[str, Tensor] = factory(
-        split="train", **{"seq_len": seq_len, "seed": config.train.seed, **config.data.kwargs}
-    )[0]
+    row: Mapping[str, Tensor] = data_factory(config, split="train", seq_len=seq_len)()[0]
     return row

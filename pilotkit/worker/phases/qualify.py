@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pilotkit.device import describe_stack
 from pilotkit.provenance.builds import has_kernels
-from pilotkit.train.factories import resolve
+from pilotkit.train.factories import bound
 from pilotkit.train.precision import DTYPES
 from pilotkit.worker.build import Built, build
 from pilotkit.worker.qualify.attention import check_backend
@@ -121,7 +121,7 @@ def _trace_step(built: Built, extensions: list[Extension]) -> tuple[list[Row], O
 def _fresh_model(session: Session) -> torch.nn.Module:
     """Another one than the trainer's, on the CPU: it will be converted."""
     config = session.config
-    model: torch.nn.Module = resolve(config.model.factory, key="model.factory")(**config.model.kwargs)
+    model: torch.nn.Module = bound(config.model.factory, section="model", kwargs=config.model.kwargs)()
     return model
 
 

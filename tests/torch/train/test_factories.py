@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pilotkit.errors import ConfigError
-from pilotkit.train.factories import resolve
+from pilotkit.train.factories import bound, resolve
 
 HEAD = "1 problem in the configuration; nothing was started.\n1. model.factory="
 
@@ -80,3 +80,36 @@ def test_other_errors_of_the_users_module_are_left_as_they_are(user_module):
     user_module("users_crash", "1 / 0\n")
     with pytest.raises(ZeroDivisionError):
         resolve("users_crash:build", key="model.factory")
+
+
+OWN = {"split": "train", "seq_len": 8, "seed": 0}
+ROWS = "def build(split, seq_len, seed, width, depth=1): return split, seq_len, seed, width, depth\n"
+
+
+def test_arguments_of_the_configuration_go_before_our_own(user_module):
+    user_module("users_rows", ROWS)
+    made = bound("users_rows:build", section="data", kwargs={"width": 3, "seq_len": 16}, **OWN)
+    assert made() == ("train", 16, 0, 3, 1)
+    user_module("users_any", "def build(split, **anything): return split, anything\n")
+    made = bound("users_any:build", section="data", kwargs={"x": 1}, **OWN)
+    assert made() == ("train", {"seq_len": 8, "seed": 0, "x": 1})
+
+
+def test_every_argument_that_does_not_fit_is_named_at_once(user_module):
+    """Not a TypeError of the worker: what is given and not taken, and what is needed and not given."""
+    user_module("users_misfit", ROWS)
+    with pytest.raises(ConfigError) as caught:
+        bound("users_misfit:build", section="data", kwargs={"widht": 3, "deep": 2}, **OWN)
+    found = {problem.key: problem for problem in caught.value.problems}
+    assert list(found) == ["data.kwargs.widht", "data.kwargs.deep", "data.kwargs.width"]
+    assert found["data.kwargs.widht"].allowed == "an argument of users_misfit:build: width, depth"
+    assert found["data.kwargs.width"].fix.startswith("add data.kwargs.width=...")
+
+
+def test_a_factory_that_lacks_what_we_give_is_told_what_that_is(user_module):
+    user_module("users_alone", "def build(split): return split\n")
+    with pytest.raises(ConfigError) as caught:
+        bound("users_alone:build", section="data", kwargs={}, **OWN)
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.allowed) == ("data.factory", "a callable that takes split, seq_len, seed")
+    assert "add seq_len, seed to its arguments" in problem.fix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
@@ -71,3 +72,7 @@ def test_a_comparison_says_what_is_left_and_where_most_of_it_lies() -> None:
         "memory left": "allocated +1.0 %",
         "lies in": "matmul 900.0 ms",
     }
+    # errors are kept as logarithms, and read as shares
+    for error, words in ((math.log(2), "+100.0 %"), (math.log(0.5), "-50.0 %")):
+        _, (cells,) = comparison_rows([{**row, "held_out_error": error}])
+        assert cells[columns.index("held out")] == words
