@@ -12,6 +12,7 @@ import torch
 
 from pilotkit.errors import ConfigError
 from pilotkit.records.run_dir import RunDir
+from pilotkit.train import factories
 from pilotkit.worker import build as module
 from pilotkit.worker.build import SharedMemoryTooSmall, build, mesh_of, precision_policy
 from pilotkit.worker.phases.numerics import switches
@@ -107,6 +108,13 @@ def _plain_output(**_: Any) -> torch.nn.Module:
     return Plain(32, 2)
 
 
+def _replace_factory(monkeypatch: pytest.MonkeyPatch, section: str, factory: Callable[..., Any]) -> None:
+    real = factories.resolve
+    monkeypatch.setattr(
+        factories, "resolve", lambda path, key: factory if key == f"{section}.factory" else real(path, key=key)
+    )
+
+
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
@@ -118,8 +126,7 @@ def _plain_output(**_: Any) -> torch.nn.Module:
 def test_a_model_that_breaks_the_contract_is_told_in_its_words(
     make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], words: str
 ) -> None:
-    real = module.resolve
-    monkeypatch.setattr(module, "resolve", lambda path, key: factory if key == "model.factory" else real(path, key=key))
+    _replace_factory(monkeypatch, "model", factory)
     with open_session(make_run_dir(phase="measure"), phase="measure") as session, pytest.raises(ConfigError) as raised:
         build(session, strategy="single").trainer.train_step()
     (problem,) = raised.value.problems
@@ -139,10 +146,7 @@ def test_a_model_that_breaks_the_contract_is_told_in_its_words(
 def test_rows_that_make_no_batch_are_told_in_words(
     make_run_dir: MakeRunDir, monkeypatch: pytest.MonkeyPatch, rows: list[Any], words: str
 ) -> None:
-    real = module.resolve
-    monkeypatch.setattr(
-        module, "resolve", lambda path, key: (lambda **_: rows) if key == "data.factory" else real(path, key=key)
-    )
+    _replace_factory(monkeypatch, "data", lambda **_: rows)
     with open_session(make_run_dir(phase="measure"), phase="measure") as session, pytest.raises(ConfigError) as raised:
         build(session, strategy="single").trainer.train_step()
     (problem,) = raised.value.problems
