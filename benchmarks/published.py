@@ -236,8 +236,8 @@ def words(row: Published) -> str:
 def tell_errors(name: str, errors: Sequence[float]) -> None:
     if errors:
         sizes = [abs(error) for error in errors]
-        within: Callable[[float], int] = lambda limit: sum(size <= limit for size in sizes)  # noqa: E731
+        near, fair = (sum(size <= limit for size in sizes) for limit in (0.03, 0.10))
         print(
             f"{name}: median {100 * statistics.median(sizes):.1f} %, worst {100 * max(sizes):.1f} % "
-            f"({within(0.03)} of {len(sizes)} within 3 %, {within(0.10)} within 10 %)"
+            f"({near} of {len(sizes)} within 3 %, {fair} within 10 %)"
         )

@@ -28,7 +28,7 @@ class Efficiency:
     """Of the bandwidth between devices."""
 
 
-# From H100 runs with published speeds: benchmarks/estimate_accuracy.py, docs/estimate.md.
+# From H100 runs with published speeds: benchmarks/estimate_speed.py, docs/estimate.md.
 STARTING_EFFICIENCY = Efficiency(matmul=0.63, attention=0.2, elementwise=0.71, link=0.7)
 
 
@@ -96,8 +96,8 @@ def estimate_step_time(
     `gradient_bytes` are all-reduced over `dp_replicate` ranks where the trace has no such collective (DDP). A kernel of
     the matmul and attention classes takes the time of its arithmetic and of its traffic, one after the other: a kernel
     fills and drains its tiles, and the narrower a matrix, the more of its time that is. Published steps of models from
-    125 million to 70 billion parameters lie twice as close to this sum as to the larger of the two. Every other kernel
-    is bound by memory.
+    125 million to 70 billion parameters lie closer to this sum than to the larger of the two. Every other kernel is
+    bound by memory.
     """
     parts = {"matmul": 0.0, "attention": 0.0, "elementwise": 0.0}
     num_flops = 0.0

@@ -241,6 +241,10 @@ class OpenedData:
 
 def data_factory(config: PilotConfig, *, split: str, seq_len: int | None = None) -> Callable[..., Any]:
     """Makes the rows of a split, of `seq_len` tokens where that is not the run's own. Raises ConfigError."""
+    if "split" in config.data.kwargs:
+        fix = "drop it: with one split for both, a run would be evaluated on what it trains on"
+        given = config.data.kwargs["split"]
+        raise ConfigError([Problem("data.kwargs.split", given, "not given: each split is asked for", fix)])
     length = config.train.seq_len if seq_len is None else seq_len
     own = {"split": split, "seq_len": length, "seed": config.train.seed}
     return bound(config.data.factory, section="data", kwargs=config.data.kwargs, **own)

@@ -154,6 +154,15 @@ def test_rows_that_make_no_batch_are_told_in_words(
     assert words in str(problem.value)
 
 
+def test_a_split_in_the_options_is_refused(make_run_dir: MakeRunDir) -> None:
+    """It would go before our own, and evaluation would read the rows of training."""
+    run_dir = make_run_dir({"data.kwargs": {"split": "train"}}, phase="measure")
+    with open_session(run_dir, phase="measure") as session, pytest.raises(ConfigError) as raised:
+        build(session, strategy="single")
+    (problem,) = raised.value.problems
+    assert (problem.key, problem.value) == ("data.kwargs.split", "train")
+
+
 def test_fp32_is_not_tf32_whatever_a_factory_sets(make_run_dir: MakeRunDir) -> None:
     """Case R63: the precision decides, in matrix products and in convolutions, over a line in the user's module."""
     run_dir = make_run_dir({"model.kwargs": {"fault": "tf32"}}, phase="measure")
